@@ -1,1 +1,17 @@
-//! placeholder
+//! What crosses a boundary in mneme: ids, table schemas, maps, frames, refusals and the
+//! arithmetic that every party must agree on (`mix64`, dense addressing).
+//!
+//! Called by every other crate. It does no I/O, has no async and no unsafe code, and reads no
+//! clock. What it promises: decoding checks every length against [`limits`] before anything is
+//! allocated (I-12), and encodings are fixed by golden bytes in `tests/golden.rs`.
+
+#![forbid(unsafe_code)]
+
+pub mod dense;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod mix64;
+pub mod schema;
+pub mod version;
+pub mod views;
