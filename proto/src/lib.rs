@@ -7,11 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
+pub mod control;
 pub mod dense;
 pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod map;
 pub mod mix64;
+pub mod refusal;
 pub mod schema;
 pub mod version;
 pub mod views;
