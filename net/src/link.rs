@@ -145,6 +145,12 @@ impl Link {
         }
     }
 
+    /// Whether both are clones of one link.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The peer's next request; `None` when the link is closed.
     pub async fn next(&self) -> Option<Request> {
         let (send, recv) = self.0.connection.accept_bi().await.ok()?;
