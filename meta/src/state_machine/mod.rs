@@ -77,7 +77,7 @@ impl StateMachine {
 /// Writes a snapshot: its description and its state in one commit.
 fn write_snapshot(store: &CatalogueStore, meta: &Meta, state: &[u8]) -> Result<(), StoreError> {
     let meta = format::encode("a snapshot's description", meta)?;
-    let write = store.database.begin_write()?;
+    let write = store.database().begin_write()?;
     {
         let mut table = write.open_table(SNAPSHOT)?;
         table.insert(META, meta.as_slice())?;
