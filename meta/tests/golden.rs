@@ -1,6 +1,9 @@
 //! Bytes on disk are fixed: the state of a small cluster, as version 1 writes it, must load for
 //! ever. When the format changes, `CATALOGUE_VERSION` grows and a new file joins the old ones.
 
+// A panic in the making of the cluster is a failed test.
+#![allow(clippy::unwrap_used)]
+
 mod fixture;
 
 use fixture::{Cluster, spec};
