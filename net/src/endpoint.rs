@@ -57,7 +57,7 @@ struct Serving {
 /// Figures of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Links open, both ways.
+    /// Links open, both ways; one that ended counts for three more round-trip times or so.
     pub links: usize,
     /// Handshakes done as server.
     pub handshakes: u64,
