@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use fixture::spec;
 use mneme_meta::limits::{NODE_LEASE, SNAPSHOT_EVERY_ENTRIES};
+use mneme_meta::log_store::LogStore;
+use mneme_meta::log_store::database::CatalogueStore;
 use mneme_meta::{Catalogue, CatalogueOpenError};
 use mneme_net::Role;
 use mneme_proto::codec;
@@ -16,6 +18,7 @@ use mneme_proto::frame::FrameKind;
 use mneme_proto::ids::{Generation, Revision, TableGeneration};
 use mneme_proto::map::TableState;
 use mneme_proto::refusal::Refusal;
+use openraft::storage::RaftLogStorage;
 use site::{PATIENCE, Site, TestNode, named};
 
 fn create(request: u64, name: &str) -> CatalogueRequest {
@@ -110,7 +113,7 @@ async fn a_killed_member_comes_back_with_what_it_answered() {
     let before = client.map(create(1, "t")).await;
     let revision = client.revision().await;
 
-    let copy = site.dir.path().join("copy");
+    let copy = site.path.join("copy");
     std::fs::create_dir(&copy).unwrap();
     let file = "catalogue.redb";
     std::fs::copy(site.data().join(file), copy.join(file)).unwrap();
@@ -152,6 +155,11 @@ async fn the_log_is_cut_behind_snapshots_and_nothing_is_lost() {
     }
     let revision = catalogue.revision();
     catalogue.shutdown().await;
+
+    let store = CatalogueStore::open(&site.data(), 1).unwrap();
+    let log = LogStore::new(store).get_log_state().await.unwrap();
+    assert!(log.last_purged_log_id.is_some(), "{log:?}");
+
     let catalogue = site.open(false).await;
     assert_eq!(catalogue.revision(), revision);
     let node = TestNode::enter(&site, &catalogue, "n1").await;
