@@ -196,6 +196,25 @@ async fn directories_are_founded_once_and_used_by_one() {
     assert_eq!(catalogue.cluster(), cluster);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_member_stops_and_lets_its_directory_go() {
+    let site = Site::new();
+    let catalogue = site.open(true).await;
+    let client = site.dial(&catalogue, Role::Client, "c").await;
+    let revision = client.revision().await;
+    drop(catalogue);
+    let deadline = Instant::now() + PATIENCE;
+    let again = loop {
+        match Catalogue::open(site.options(&site.data(), false)).await {
+            Ok(again) => break again,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(again.revision(), revision);
+    client.link.closed_for().await;
+}
+
 /// I-13: the certificate decides who speaks for a node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_speaks_for_another_node() {
