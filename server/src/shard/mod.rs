@@ -135,7 +135,7 @@ impl<R: Rows> Shard<R> {
         check: Result<(), Refusal>,
         data: PartData<'_>,
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<Ordered, Refusal> {
         self.check_open(Epoch(part.epoch.get()))?;
         let (session, sequence) = (SessionId(part.session.get()), part.sequence.get());
@@ -225,7 +225,7 @@ impl<R: Rows> Shard<R> {
         epoch: Epoch,
         keys: &[U64],
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<Option<Entry>, Refusal> {
         self.check_open(epoch)?;
         effects.of_init(&self.rules, self.shard, &mut self.rows, keys)?;
@@ -240,7 +240,7 @@ impl<R: Rows> Shard<R> {
     }
 
     /// Applies a committed entry, the next of the log, with the effects beside it.
-    pub fn apply(&mut self, entry: &Entry, effects: &Effects) {
+    pub fn apply(&mut self, entry: &Entry, effects: &Effects<R::Slot>) {
         debug_assert_eq!(entry.index, self.next(), "entries are applied in order");
         self.last = entry.index;
         match &entry.body {
@@ -272,7 +272,7 @@ impl<R: Rows> Shard<R> {
         check: Result<(), Refusal>,
         data: PartData<'_>,
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<Outcome, Refusal> {
         match self.order_push(part, check, data, now_ms, effects)? {
             Ordered::Repeat(outcome) => Ok(outcome),
@@ -321,7 +321,7 @@ impl<R: Rows> Shard<R> {
         epoch: Epoch,
         keys: &[U64],
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<(), Refusal> {
         if let Some(entry) = self.order_init(epoch, keys, now_ms, effects)? {
             self.apply(&entry, effects);
