@@ -94,8 +94,6 @@ pub struct Metrics {
     pub pushed_rows: Counter,
     /// Bytes of push requests.
     pub pushed_bytes: Counter,
-    /// Parts that were repeats of settled ones.
-    pub repeated_parts: Counter,
     /// Parts refused because a gradient or a result was not finite (B017).
     pub rejected_nonfinite: Counter,
     /// Links open.
@@ -133,7 +131,6 @@ impl Metrics {
             pulled_missing: counter(r, "pulled_missing", "Pulled keys that had no row"),
             pushed_rows: counter(r, "pushed_rows", "Rows changed by pushes"),
             pushed_bytes: counter(r, "pushed_bytes", "Bytes of push requests"),
-            repeated_parts: counter(r, "push_repeated_parts", "Push parts answered as repeats"),
             rejected_nonfinite: counter(
                 r,
                 "push_rejected_nonfinite",
