@@ -21,6 +21,14 @@ pub enum NetError {
         /// What the system said.
         source: io::Error,
     },
+    /// A host's name that leads nowhere.
+    #[error("cannot resolve '{target}': {why}")]
+    Resolve {
+        /// The `host:port` asked for.
+        target: String,
+        /// What the resolver said.
+        why: String,
+    },
     /// Nothing came back before the deadline.
     #[error(
         "UDP to {addr} unanswered: nobody listens there, or a firewall drops UDP between here \
@@ -79,6 +87,19 @@ impl NetError {
             self,
             Self::Closed { .. } | Self::Unreachable { .. } | Self::Handshake { .. }
         )
+    }
+
+    /// Whether the peer, or this end's files, turned the caller away for good: the same dial
+    /// will be refused again.
+    #[must_use]
+    pub const fn is_rejection(&self) -> bool {
+        match self {
+            Self::Handshake { why, .. } => {
+                !matches!(why, HandshakeFault::Busy | HandshakeFault::Other(_))
+            }
+            Self::Cert(_) | Self::Frame(FrameError::Version { .. }) => true,
+            _ => false,
+        }
     }
 }
 

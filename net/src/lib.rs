@@ -6,6 +6,7 @@
 //! * [`endpoint`]: a UDP socket that dials and answers. Both ends of a link show certificates of
 //!   one authority, over TLS 1.3; a dialer says which role it wants to reach.
 //! * [`link`]: one request and one answer per stream, with a deadline.
+//! * [`catalogue`]: the way to the catalogue's leader, for nodes and clients alike.
 //! * [`body`]: what arrived, in the chunks in which it arrived, so that rows are copied once.
 //!
 //! Called by `meta` and `server` (both ends) and `client` (dialing). It knows frames, not what
@@ -20,8 +21,10 @@
 
 pub mod addr;
 pub mod body;
+pub mod catalogue;
 pub mod cert;
 mod date;
+mod dial;
 pub mod endpoint;
 pub mod error;
 mod frames;
@@ -36,6 +39,7 @@ mod tls;
 
 pub use addr::HostPort;
 pub use body::Body;
+pub use catalogue::{CatalogueError, CatalogueLink};
 pub use cert::{CertError, Principal, Role, init_authority, issue};
 pub use endpoint::{Endpoint, EndpointStats};
 pub use error::{HandshakeFault, NetError};

@@ -104,3 +104,12 @@ const _: () = assert!(MTU_BYTES_MAX as usize * 10 <= 65_507);
 const _: () = assert!(KEEP_ALIVE.as_secs() * 2 < IDLE_TIMEOUT.as_secs());
 const _: () = assert!(HANDSHAKES_BEFORE_RETRY < HANDSHAKES_MAX);
 const _: () = assert!(STREAM_WINDOW_BYTES > FRAME_BODY_BYTES_MAX);
+
+/// First pause before the catalogue is asked again; doubled up to [`CATALOGUE_BACKOFF_MAX`].
+pub const CATALOGUE_BACKOFF: Duration = Duration::from_millis(20);
+
+/// Longest pause between two tries: a new leader is found within an election and this.
+pub const CATALOGUE_BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// Time for one member to answer a dial before the next seed is tried.
+pub const CATALOGUE_DIAL: Duration = Duration::from_secs(2);

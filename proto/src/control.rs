@@ -17,7 +17,17 @@ use crate::refusal::Refusal;
 use crate::schema::TableSpec;
 
 /// A table by name (with its tenant) or by id.
-#[derive(Debug, Clone, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    PartialEq,
+    Eq,
+    Archive,
+    Serialize,
+    Deserialize,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub enum TableRef {
     /// By name, in a tenant.
     Name { tenant: String, name: String },

@@ -11,7 +11,17 @@ use crate::limits::ERROR_KEYS_NAMED_MAX;
 use crate::schema::SchemaError;
 
 /// Why a request was refused. A refused request, or refused part of one, changed nothing.
-#[derive(Debug, Clone, PartialEq, Archive, Serialize, Deserialize, thiserror::Error)]
+#[derive(
+    Debug,
+    Clone,
+    PartialEq,
+    Archive,
+    Serialize,
+    Deserialize,
+    serde::Serialize,
+    serde::Deserialize,
+    thiserror::Error,
+)]
 pub enum Refusal {
     /// The peers' protocol versions differ.
     #[error(
@@ -114,6 +124,14 @@ pub enum Refusal {
     /// Something that should not happen; the peer's log says more.
     #[error("internal error: {why}")]
     Internal { why: String },
+    /// A node could not make a shard of a new table; the table was not made.
+    #[error("table '{table}' was not made: node '{node}' cannot hold shard {shard}: {why}")]
+    ShardFailed {
+        table: String,
+        shard: ShardIndex,
+        node: String,
+        why: String,
+    },
 }
 
 impl Refusal {
