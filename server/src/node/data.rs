@@ -5,7 +5,7 @@
 //! DIR/cluster                               the cluster that the directory belongs to
 //! DIR/tables/ID/table                       the table's spec
 //! DIR/tables/ID/mutable                     mutable shards held, and which of them took pushes
-//! DIR/tables/ID/sealed/GENERATION/SHARD     a sealed shard's rows
+//! DIR/tables/ID/sealed/GENERATION/SHARD.DIGEST   a sealed shard's rows
 //! ```
 //!
 //! Records are small: magic, format version, CRC32C, an rkyv archive. A record is replaced as a
@@ -108,7 +108,16 @@ pub struct FoundTable {
     /// Its mutable shards.
     pub mutable: MutableRecords,
     /// Files of its sealed shards.
-    pub sealed: BTreeMap<TableGeneration, BTreeMap<ShardIndex, PathBuf>>,
+    pub sealed: BTreeMap<TableGeneration, BTreeMap<ShardIndex, SealedFile>>,
+}
+
+/// A sealed shard's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedFile {
+    /// Digest of its contents, from its name; its bytes are checked when they are loaded.
+    pub digest: u64,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 /// An open, locked data directory.
@@ -175,9 +184,7 @@ impl DataDir {
             };
             let mut sealed = BTreeMap::new();
             for (generation, dir) in numbered(&path.join("sealed"))? {
-                let shards = numbered(&dir)?.into_iter();
-                let shards = shards.map(|(shard, path)| (ShardIndex(shard as u32), path));
-                sealed.insert(TableGeneration(generation), shards.collect());
+                sealed.insert(TableGeneration(generation), sealed_files(&dir)?);
             }
             let mutable = read_record::<Vec<(ShardIndex, MutableRecord)>>(&path.join("mutable"))?;
             tables.push(FoundTable {
@@ -212,21 +219,20 @@ impl DataDir {
         write_record(&self.table_dir(table).join("mutable"), &records)
     }
 
-    /// Writes a sealed shard's rows through `write`, durably, under the name by which the next
-    /// life finds them.
+    /// Where a sealed shard's rows belong; its directory is made.
     ///
     /// # Errors
-    /// [`DataError::File`]; then no file of that name is there.
-    pub fn put_sealed(
+    /// [`DataError::File`].
+    pub fn sealed_path(
         &self,
         table: TableId,
         generation: TableGeneration,
         shard: ShardIndex,
-        write: impl FnOnce(&mut File) -> io::Result<()>,
-    ) -> Result<(), DataError> {
+        digest: u64,
+    ) -> Result<PathBuf, DataError> {
         let dir = self.sealed_dir(table, generation);
         make_dir(&dir)?;
-        replace(&dir.join(shard.to_string()), write)
+        Ok(dir.join(format!("{shard}.{digest:016x}")))
     }
 
     /// Forgets a sealed generation.
@@ -268,28 +274,40 @@ impl DataDir {
     }
 }
 
-/// Entries of a directory whose names are numbers, in order. Temporary files are removed; a
-/// directory that is not there has no entries.
+/// Entries of a directory whose names are numbers, in order; one that is not there has none.
 fn numbered(dir: &Path) -> Result<BTreeMap<u64, PathBuf>, DataError> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(e) => return Err(DataError::file(dir, e)),
-    };
-    let mut found = BTreeMap::new();
-    for entry in entries {
-        let path = entry.map_err(|e| DataError::file(dir, e))?.path();
-        let name = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .unwrap_or_default();
-        if let Ok(number) = name.parse() {
-            found.insert(number, path);
-        } else if path.extension().is_some_and(|e| e == TEMPORARY) {
-            fs::remove_file(&path).map_err(|e| DataError::file(&path, e))?;
+    let entries = entries(dir)?.into_iter();
+    Ok(entries.filter_map(|(name, path)| Some((name.parse().ok()?, path))).collect())
+}
+
+/// Sealed shards of one generation. Interrupted writes have other names and are removed.
+fn sealed_files(dir: &Path) -> Result<BTreeMap<ShardIndex, SealedFile>, DataError> {
+    let mut files = BTreeMap::new();
+    for (name, path) in entries(dir)? {
+        let parsed = name.split_once('.').and_then(|(shard, digest)| {
+            Some((shard.parse().ok()?, u64::from_str_radix(digest, 16).ok()?))
+        });
+        match parsed {
+            Some((shard, digest)) => {
+                files.insert(ShardIndex(shard), SealedFile { digest, path });
+            }
+            None => fs::remove_file(&path).map_err(|e| DataError::file(&path, e))?,
         }
     }
-    Ok(found)
+    Ok(files)
+}
+
+fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
+    let read = match fs::read_dir(dir) {
+        Ok(read) => read,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(DataError::file(dir, e)),
+    };
+    let entry = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry.map_err(|e| DataError::file(dir, e))?;
+        Ok((entry.file_name().to_string_lossy().into_owned(), entry.path()))
+    };
+    read.map(entry).collect()
 }
 
 fn write_record<T>(path: &Path, value: &T) -> Result<(), DataError>
@@ -422,24 +440,20 @@ mod tests {
             .unwrap();
         for generation in [1, 2] {
             let generation = TableGeneration(generation);
-            let rows = |file: &mut File| file.write_all(b"rows");
-            data.put_sealed(TABLE, generation, ShardIndex(0), rows)
-                .unwrap();
+            let path = data.sealed_path(TABLE, generation, ShardIndex(0), 0xF00D).unwrap();
+            fs::write(&path, b"rows").unwrap();
+            fs::write(path.with_extension("f00d.partial"), b"ro").unwrap();
         }
         data.drop_sealed(TABLE, TableGeneration(1)).unwrap();
-        let failed = data.put_sealed(TABLE, TableGeneration(2), ShardIndex(1), |file| {
-            file.write_all(b"ro")?;
-            Err(io::Error::other("disk full"))
-        });
-        assert!(failed.unwrap_err().to_string().contains("disk full"));
         drop(data);
 
         let data = DataDir::open(dir.path()).unwrap();
         let found = data.tables().unwrap().remove(0);
         assert_eq!((found.table, found.spec), (TABLE, spec("t")));
         assert_eq!(found.mutable[&ShardIndex(3)], record);
-        let sealed: Vec<_> = found.sealed.iter().map(|(g, s)| (g.0, s.len())).collect();
-        assert_eq!(sealed, [(2, 1)]);
+        let sealed = &found.sealed[&TableGeneration(2)];
+        assert_eq!((found.sealed.len(), sealed.len()), (1, 1));
+        assert_eq!(sealed[&ShardIndex(0)].digest, 0xF00D);
         data.drop_table(TABLE).unwrap();
         data.drop_table(TABLE).unwrap();
         assert!(data.tables().unwrap().is_empty());
