@@ -63,13 +63,12 @@ impl Index {
         }
     }
 
-    /// Keys in the spill map.
-    #[cfg(test)]
-    pub(crate) fn spilled(&self) -> usize {
-        self.spill
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+    /// An index that is complete and has no writer.
+    pub(crate) fn complete(table: Table, spill: FxHashMap<u64, u64>) -> Self {
+        Self {
+            table: ArcSwapOption::from(Some(Arc::new(table))),
+            spill: RwLock::new(spill),
+        }
     }
 }
 

@@ -173,7 +173,7 @@ impl Table {
     #[inline(always)]
     pub(crate) fn place(&self, key: u64) -> Place {
         let hash = mix64(key ^ self.seed);
-        let reduce = |half: u64| half * self.count >> 32;
+        let reduce = |half: u64| (half * self.count) >> 32;
         let first = reduce(hash & 0xFFFF_FFFF);
         let mut second = reduce(hash >> 32);
         if second == first {

@@ -39,7 +39,8 @@ mod mapped {
         BatchOutcome, Gone, MutableKind, MutableReader, MutableSpec, MutableWriter, ReadError, Slot,
     };
     pub use crate::pool::{Pool, PoolError, PoolUsage};
-    // pub use crate::sealed::{SealError, SealedBuilder, SealedShard, SealedSpec};
+    pub use crate::sealed::file::{LoadAs, SealedFileError};
+    pub use crate::sealed::{Digests, SealError, SealedBuilder, SealedShard, SealedSpec};
     pub use crate::spec::{PoolSpec, PoolSpecError};
 }
 #[cfg(not(loom))]
@@ -60,7 +61,7 @@ pub mod pool;
 #[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
-// pub mod sealed;
+pub mod sealed;
 #[cfg(not(loom))]
 mod slab;
 #[cfg(not(loom))]

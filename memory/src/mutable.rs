@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mneme_proto::ids::{ClusterId, Epoch, Generation, RegionId, ShardId};
 
 pub use reader::{BatchOutcome, Gone, MutableReader, ReadError};
+pub(crate) use reader::{check_buffers, status_byte};
 pub use writer::{MutableWriter, Rows};
 
 use crate::growth::{Index, IndexWriter};

@@ -64,11 +64,10 @@ pub const fn slab_bytes(slots: u64, stride: u64) -> u64 {
     rounded(HEADER_PAGE_BYTES + slots * stride)
 }
 
-/// Bytes that one mutable shard of `rows` rows takes, of a hashed or a dense table; nothing for a
-/// hashed one without rows.
+/// Bytes that one mutable shard of `rows` rows takes, of a hashed or a dense table.
 #[must_use]
 pub const fn mutable_bytes(rows: u64, row_bytes: u32, state_bytes: u32, hashed: bool) -> u64 {
-    if rows == 0 && hashed {
+    if rows == 0 {
         return 0;
     }
     let state = if state_bytes > 0 {
@@ -83,6 +82,9 @@ pub const fn mutable_bytes(rows: u64, row_bytes: u32, state_bytes: u32, hashed: 
 /// Bytes that one sealed shard of `rows` rows takes.
 #[must_use]
 pub const fn sealed_bytes(rows: u64, row_bytes: u32, keyed: bool) -> u64 {
+    if rows == 0 {
+        return 0;
+    }
     let index = if keyed { sealed_index_bytes(rows) } else { 0 };
     slab_bytes(rows, sealed_stride(row_bytes, keyed)) + index
 }

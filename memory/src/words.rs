@@ -156,13 +156,11 @@ unsafe fn words_out(source: *const u8, out: &mut [u8]) {
 /// As [`copy_in`].
 unsafe fn words_in(target: *mut u8, bytes: &[u8]) {
     let words = target.cast::<AtomicU64>();
-    let mut at = 0;
-    for chunk in bytes.chunks(8) {
+    for (at, chunk) in bytes.chunks(8).enumerate() {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
         // SAFETY: word `at` lies within the padded range that the caller vouches for.
         unsafe { &*words.add(at) }.store(u64::from_ne_bytes(word), Ordering::Relaxed);
-        at += 1;
     }
 }
 
