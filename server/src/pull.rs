@@ -224,7 +224,7 @@ fn read_with_state(
         }
     };
     let core = shard.core();
-    core.rows().locate(places, slots);
+    core.rows().locate_each(places, slots);
     let mut read = BatchOutcome::default();
     let rows = part.rows.chunks_exact_mut(part.row_bytes);
     for ((slot, out), status) in slots.iter().zip(rows).zip(part.statuses.iter_mut()) {

@@ -48,7 +48,7 @@ impl PlainRows {
 impl Rows for PlainRows {
     type Slot = u64;
 
-    fn locate(&self, places: &[u64], slots: &mut Vec<Option<u64>>) {
+    fn locate_each(&self, places: &[u64], slots: &mut Vec<Option<u64>>) {
         let slot = |place: &u64| self.slots.contains_key(place).then_some(*place);
         slots.clear();
         slots.extend(places.iter().map(slot));

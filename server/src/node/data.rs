@@ -382,7 +382,7 @@ fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Resu
         file.sync_all()
     });
     if let Err(e) = written {
-        // The fault of the write counts; a left-over is removed at the next start.
+        // The fault of the write counts; a left-over is overwritten by the next one.
         let _ = fs::remove_file(&temporary);
         return Err(DataError::file(path, e));
     }

@@ -147,7 +147,7 @@ impl<S: Copy> Effects<S> {
         }
         self.keys.sort_unstable();
         self.keys.dedup();
-        rows.locate(&self.keys, &mut self.slots);
+        rows.locate_each(&self.keys, &mut self.slots);
         self.keep_where(Option::is_none);
         self.make_words();
         for at in 0..self.keys.len() {
@@ -217,7 +217,7 @@ impl<S: Copy> Effects<S> {
         } else {
             &self.locals
         };
-        rows.locate(places, &mut self.slots);
+        rows.locate_each(places, &mut self.slots);
         Ok(ignored)
     }
 
@@ -276,7 +276,7 @@ impl<S: Copy> Effects<S> {
         for at in 0..self.keys.len() {
             if self.slots[at].is_none() {
                 let (_, state) = self.get_mut(at);
-                rules.rule.fresh_state(state);
+                state.fill(rules.rule.fresh_value());
             } else if self.state_words > 0 {
                 self.current(rules, rows, at);
             }
@@ -333,8 +333,7 @@ impl<S: Copy> Effects<S> {
     fn fresh(&mut self, rules: &TableRules, at: usize) {
         let (key, row_bytes) = (self.keys[at], self.row_bytes);
         let (row, state) = self.get_mut(at);
-        rules.init.fill(key, &mut row.as_mut_bytes()[..row_bytes]);
-        rules.rule.fresh_state(state);
+        rules.fresh(key, &mut row.as_mut_bytes()[..row_bytes], state.as_mut_bytes());
     }
 
     fn get_mut(&mut self, at: usize) -> (&mut [f32], &mut [f32]) {

@@ -8,7 +8,7 @@ use super::rows::Rows;
 impl Rows for MutableWriter {
     type Slot = Slot;
 
-    fn locate(&self, places: &[u64], slots: &mut Vec<Option<Slot>>) {
+    fn locate_each(&self, places: &[u64], slots: &mut Vec<Option<Slot>>) {
         self.locate_batch(places, slots);
     }
 

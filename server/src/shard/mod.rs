@@ -13,9 +13,12 @@
 
 pub mod effects;
 pub mod entry;
+mod memory_rows;
 pub mod rows;
 pub mod rules;
 pub mod session;
+
+pub use memory_rows::refusal_of;
 
 use std::sync::Arc;
 

@@ -12,9 +12,9 @@ pub trait Rows {
     type Slot: Copy + std::fmt::Debug;
 
     /// The slot of each place, in order; `slots` is cleared first.
-    fn locate(&self, places: &[u64], slots: &mut Vec<Option<Self::Slot>>);
+    fn locate_each(&self, places: &[u64], slots: &mut Vec<Option<Self::Slot>>);
 
-    /// Copies row and state of a slot that [`Rows::locate`] gave.
+    /// Copies row and state of a slot that [`Rows::locate_each`] gave.
     fn read(&self, slot: Self::Slot, row: &mut [u8], state: &mut [u8]);
 
     /// Makes sure that `rows` inserts will find memory (I-12).

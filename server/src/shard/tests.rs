@@ -26,11 +26,9 @@ impl Bench {
         let mut rows = PlainRows::default();
         if let Some(layout) = &rules.dense {
             for id in 0..layout.rows() {
-                let (mut row, mut state) =
-                    (vec![0; rules.row_bytes], vec![0.0; rules.state_bytes / 4]);
-                rules.init.fill(id, &mut row);
-                rules.rule.fresh_state(&mut state);
-                rows.insert(id, &row, &bytes(&state));
+                let (mut row, mut state) = (vec![0; rules.row_bytes], vec![0; rules.state_bytes]);
+                rules.fresh(id, &mut row, &mut state);
+                rows.insert(id, &row, &state);
             }
         }
         let mut shard = Shard::new(Arc::clone(&rules), 0, EPOCH, rows);
