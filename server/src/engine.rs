@@ -66,7 +66,10 @@ impl Engine {
     #[must_use]
     pub fn moment(&self) -> Moment {
         let now_ms = now_ms();
-        Moment { now_ms, lease_live: self.lease.is_live(now_ms) }
+        Moment {
+            now_ms,
+            lease_live: self.lease.is_live(now_ms),
+        }
     }
 
     /// The table of a pull; none if the node must look at a newer map first.
@@ -75,7 +78,9 @@ impl Engine {
         let generation = TableGeneration(view.header.generation.get());
         let table = self.tables.get(TableId(view.header.table.get()))?;
         let known = if generation.0 == 0 && !table.is_sealed() {
-            view.groups.iter().all(|g| table.knows_epoch(g.shard.get(), g.epoch.get()))
+            view.groups
+                .iter()
+                .all(|g| table.knows_epoch(g.shard.get(), g.epoch.get()))
         } else {
             table.knows_generation(generation)
         };
@@ -86,7 +91,10 @@ impl Engine {
     #[must_use]
     pub fn table_of_push(&self, view: &PushView<'_>) -> Option<Arc<Table>> {
         let table = self.tables.get(TableId(view.header.table.get()))?;
-        let known = view.parts.iter().all(|p| table.knows_epoch(p.shard.get(), p.epoch.get()));
+        let known = view
+            .parts
+            .iter()
+            .all(|p| table.knows_epoch(p.shard.get(), p.epoch.get()));
         known.then_some(table)
     }
 
@@ -123,7 +131,9 @@ impl Engine {
         let pushed = push::answer(table, view, self.moment(), scratch);
         self.metrics.pushes.inc();
         self.metrics.pushed_rows.inc_by(pushed.rows);
-        self.metrics.pushed_bytes.inc_by(view.payload.len() as u64 + view.keys.len() as u64 * 8);
+        self.metrics
+            .pushed_bytes
+            .inc_by(view.payload.len() as u64 + view.keys.len() as u64 * 8);
         pushed.refusals.iter().for_each(|r| self.metrics.refused(r));
         vec![pushed.body().into()]
     }
@@ -166,7 +176,13 @@ impl Engine {
         let moment = self.moment();
         moment.check_lease()?;
         table.check_mutable()?;
-        let epoch = table.places.get(shard.0 as usize).map_or(Epoch(0), |place| place.epoch);
-        table.mutable(shard.0, epoch)?.core().void(session, sequence, moment.now_ms)
+        let epoch = table
+            .places
+            .get(shard.0 as usize)
+            .map_or(Epoch(0), |place| place.epoch);
+        table
+            .mutable(shard.0, epoch)?
+            .core()
+            .void(session, sequence, moment.now_ms)
     }
 }

@@ -48,7 +48,11 @@ pub struct Pulled {
 /// [`Refusal::Limit`] when it would not fit a frame: the client splits its batch.
 pub fn layout(table: &Table, view: &PullView<'_>) -> Result<Layout, Refusal> {
     let with_state = view.header.flags & PULL_WITH_STATE != 0 && !table.is_sealed();
-    let state = if with_state { table.rules.state_bytes } else { 0 };
+    let state = if with_state {
+        table.rules.state_bytes
+    } else {
+        0
+    };
     let row_bytes = table.rules.row_bytes + state;
     let keys = view.keys.len();
     let statuses_at = size_of::<PulledHeader>() + view.groups.len() * size_of::<GroupOutcome>();
@@ -62,7 +66,12 @@ pub fn layout(table: &Table, view: &PullView<'_>) -> Result<Layout, Refusal> {
             limit: FRAME_BODY_BYTES_MAX.into(),
         });
     }
-    Ok(Layout { row_bytes, statuses_at, rows_at, bytes })
+    Ok(Layout {
+        row_bytes,
+        statuses_at,
+        rows_at,
+        bytes,
+    })
 }
 
 /// Writes the answer to `view` into `reply`, which is `layout.bytes` long. The header's
@@ -91,7 +100,10 @@ pub fn answer(
             row_bytes: layout.row_bytes,
         };
         at = to;
-        let mut outcome = GroupOutcome { shard: group.shard, refusal: 0.into() };
+        let mut outcome = GroupOutcome {
+            shard: group.shard,
+            refusal: 0.into(),
+        };
         match read_group(table, view, group, part, moment, scratch) {
             Ok(read) => {
                 pulled.found += read.found;
@@ -155,7 +167,9 @@ fn read_group(
             } else {
                 match places {
                     Some(locals) => mutable.reader.read_batch(locals, part.rows, part.statuses),
-                    None => mutable.reader.read_batch(part.keys, part.rows, part.statuses),
+                    None => mutable
+                        .reader
+                        .read_batch(part.keys, part.rows, part.statuses),
                 }
                 .map_err(|error| read_refused(&error, shard))?
             }
@@ -186,7 +200,10 @@ fn read_group_again(
     moment: Moment,
     scratch: &mut Scratch,
 ) -> Result<BatchOutcome, Refusal> {
-    let again = PullView { missing: Missing::Error, ..*view };
+    let again = PullView {
+        missing: Missing::Error,
+        ..*view
+    };
     read_group(table, &again, group, part, moment, scratch)
 }
 
@@ -199,7 +216,10 @@ fn places<'a>(
 ) -> Result<Option<&'a Vec<u64>>, Refusal> {
     locals.clear();
     if rules.dense.is_none() {
-        return keys.iter().try_for_each(|key| rules.place(key.get(), shard).map(|_| ())).map(|()| None);
+        return keys
+            .iter()
+            .try_for_each(|key| rules.place(key.get(), shard).map(|_| ()))
+            .map(|()| None);
     }
     for key in keys {
         locals.push(rules.place(key.get(), shard)?);
@@ -253,7 +273,9 @@ fn init_missing(
     let missing = part.keys.iter().zip(part.statuses.iter());
     let missing = missing.filter(|(_, status)| **status == Status::Missing as u8);
     let keys: Vec<U64> = missing.map(|(key, _)| *key).collect();
-    shard.core().init(shard.epoch, &keys, moment.now_ms, &mut scratch.effects)
+    shard
+        .core()
+        .init(shard.epoch, &keys, moment.now_ms, &mut scratch.effects)
 }
 
 /// Answers keys without a row: the default row, or zeros.
@@ -290,8 +312,12 @@ fn pad(padding: u64, part: &mut Part<'_>, mut read: BatchOutcome) -> BatchOutcom
 fn read_refused(error: &ReadError, shard: u32) -> Refusal {
     match error {
         // Its region was dropped meanwhile: the table has changed.
-        ReadError::Gone(_) => Refusal::NotServed { shard: ShardIndex(shard) },
-        other => Refusal::Internal { why: other.to_string() },
+        ReadError::Gone(_) => Refusal::NotServed {
+            shard: ShardIndex(shard),
+        },
+        other => Refusal::Internal {
+            why: other.to_string(),
+        },
     }
 }
 

@@ -29,14 +29,18 @@ pub fn untouched(table: &Table, view: &PushView<'_>) -> Vec<ShardIndex> {
     let shards = view.parts.iter().map(|part| part.shard.get());
     let untouched = |shard: &u32| {
         let place = table.places.get(*shard as usize);
-        place.and_then(|p| p.mutable.as_ref()).is_some_and(|m| !m.is_touched())
+        place
+            .and_then(|p| p.mutable.as_ref())
+            .is_some_and(|m| !m.is_touched())
     };
     shards.filter(untouched).map(ShardIndex).collect()
 }
 
 /// Orders, applies and acknowledges every part.
 pub fn answer(table: &Table, view: &PushView<'_>, moment: Moment, scratch: &mut Scratch) -> Pushed {
-    let check = table.rules.check_push(view.mode, view.header.value_bytes.get());
+    let check = table
+        .rules
+        .check_push(view.mode, view.header.value_bytes.get());
     let value_bytes = view.header.value_bytes.get() as usize;
     let mut pushed = Pushed::default();
     let mut at = 0;
@@ -55,7 +59,13 @@ pub fn answer(table: &Table, view: &PushView<'_>, moment: Moment, scratch: &mut 
             .and_then(|()| table.mutable(shard, epoch))
             .and_then(|mutable| {
                 let mut core = mutable.core();
-                core.push(part, check.clone(), data, moment.now_ms, &mut scratch.effects)
+                core.push(
+                    part,
+                    check.clone(),
+                    data,
+                    moment.now_ms,
+                    &mut scratch.effects,
+                )
             });
         pushed.add(part, settled);
     }
@@ -72,7 +82,11 @@ impl Pushed {
             index: 0.into(),
         };
         let refusal = match settled {
-            Ok(Outcome::Applied { index, rows, ignored }) => {
+            Ok(Outcome::Applied {
+                index,
+                rows,
+                ignored,
+            }) => {
                 outcome.rows = rows.into();
                 outcome.ignored = ignored.into();
                 outcome.index = index.into();
@@ -110,5 +124,9 @@ impl Pushed {
 /// are none.
 #[must_use]
 pub fn refusals_archive(refusals: &Vec<Refusal>) -> bytes::Bytes {
-    if refusals.is_empty() { bytes::Bytes::new() } else { codec::encode_bytes(refusals) }
+    if refusals.is_empty() {
+        bytes::Bytes::new()
+    } else {
+        codec::encode_bytes(refusals)
+    }
 }

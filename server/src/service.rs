@@ -35,7 +35,11 @@ type Answered = Result<(FrameKind, Vec<Bytes>), Refusal>;
 /// Accepts links until the endpoint is closed. Runs within a `LocalSet`.
 pub(crate) async fn serve(endpoint: Endpoint, node: Arc<Node>) {
     let engine = Arc::clone(node.engine());
-    let service = Rc::new(Service { node, engine, scratch: RefCell::default() });
+    let service = Rc::new(Service {
+        node,
+        engine,
+        scratch: RefCell::default(),
+    });
     let places = Arc::new(Semaphore::new(LINKS_MAX));
     while let Some(link) = endpoint.accept().await {
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
@@ -58,7 +62,9 @@ impl Service {
     async fn serve_link(self: &Rc<Self>, link: &Link) {
         let places = Arc::new(Semaphore::new(REQUESTS_PER_LINK));
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-            let Some(request) = link.next().await else { return };
+            let Some(request) = link.next().await else {
+                return;
+            };
             let service = Rc::clone(self);
             tokio::task::spawn_local(async move {
                 service.engine.metrics.requests.inc();
@@ -109,9 +115,9 @@ impl Service {
                 header.check_crc(&body).map_err(malformed)?;
                 self.control(&body).await
             }
-            FrameKind::Pulled | FrameKind::Pushed | FrameKind::Refused => {
-                Err(Refusal::Malformed { why: format!("{kind:?} is an answer, not a request") })
-            }
+            FrameKind::Pulled | FrameKind::Pushed | FrameKind::Refused => Err(Refusal::Malformed {
+                why: format!("{kind:?} is an answer, not a request"),
+            }),
         }
     }
 
@@ -127,7 +133,10 @@ impl Service {
             Err(_) => self.engine.replies.place(layout.bytes).await?,
         };
         let scratch = &mut self.scratch.borrow_mut();
-        Ok((FrameKind::Pulled, self.engine.pull(&table, &view, layout, place, scratch)))
+        Ok((
+            FrameKind::Pulled,
+            self.engine.pull(&table, &view, layout, place, scratch),
+        ))
     }
 
     async fn push(&self, body: &[u8]) -> Answered {
@@ -139,7 +148,8 @@ impl Service {
         let untouched = push::untouched(&table, &view);
         if !untouched.is_empty() {
             let (node, table) = (Arc::clone(&self.node), Arc::clone(&table));
-            self.background(async move { node.touch(&table, untouched).await }).await?;
+            self.background(async move { node.touch(&table, untouched).await })
+                .await?;
         }
         let scratch = &mut self.scratch.borrow_mut();
         Ok((FrameKind::Pushed, self.engine.push(&table, &view, scratch)))
@@ -147,7 +157,8 @@ impl Service {
 
     async fn load(&self, body: Bytes) -> Answered {
         let node = Arc::clone(&self.node);
-        self.background(async move { node.load_rows(body).await }).await?;
+        self.background(async move { node.load_rows(body).await })
+            .await?;
         Ok(control_answer(&NodeResponse::Done))
     }
 
@@ -158,17 +169,24 @@ impl Service {
                 let table = self.table_for_sessions(table, &shards).await?;
                 NodeResponse::Sessions(self.engine.open_sessions(&table, &shards)?)
             }
-            NodeRequest::VoidSequence { table, shard, session, sequence } => {
+            NodeRequest::VoidSequence {
+                table,
+                shard,
+                session,
+                sequence,
+            } => {
                 let table = match self.engine.tables.get(table) {
                     Some(table) => table,
                     None => self.newer(table).await?,
                 };
-                self.engine.void_sequence(&table, shard, session, sequence)?;
+                self.engine
+                    .void_sequence(&table, shard, session, sequence)?;
                 NodeResponse::Done
             }
             other => {
                 let node = Arc::clone(&self.node);
-                self.background(async move { node.control(other).await }).await?
+                self.background(async move { node.control(other).await })
+                    .await?
             }
         };
         Ok(control_answer(&answer))
@@ -189,7 +207,8 @@ impl Service {
     /// The table after one look at the catalogue: the request may come from a newer map.
     async fn newer(&self, table: TableId) -> Result<Arc<Table>, Refusal> {
         let node = Arc::clone(&self.node);
-        self.background(async move { node.refresh(table).await }).await
+        self.background(async move { node.refresh(table).await })
+            .await
     }
 
     /// Runs what may take long on the background runtime.
@@ -198,7 +217,11 @@ impl Service {
         work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
     ) -> Result<T, Refusal> {
         let done = self.node.background().spawn(work).await;
-        done.unwrap_or_else(|error| Err(Refusal::Internal { why: error.to_string() }))
+        done.unwrap_or_else(|error| {
+            Err(Refusal::Internal {
+                why: error.to_string(),
+            })
+        })
     }
 }
 
@@ -207,5 +230,7 @@ fn control_answer(answer: &NodeResponse) -> (FrameKind, Vec<Bytes>) {
 }
 
 fn malformed(error: impl std::error::Error) -> Refusal {
-    Refusal::Malformed { why: error.to_string() }
+    Refusal::Malformed {
+        why: error.to_string(),
+    }
 }

@@ -126,7 +126,9 @@ impl Table {
     /// Whether a request about `shard` at `epoch` comes from a newer map than the node's.
     #[must_use]
     pub fn knows_epoch(&self, shard: u32, epoch: u64) -> bool {
-        self.places.get(shard as usize).is_none_or(|p| p.mine && epoch <= p.epoch.0)
+        self.places
+            .get(shard as usize)
+            .is_none_or(|p| p.mine && epoch <= p.epoch.0)
     }
 
     /// The rows that a pull of `shard` reads: those of the generation that it names (I-8), or of
@@ -145,13 +147,18 @@ impl Table {
             return self.mutable(shard, epoch).map(Source::Mutable);
         }
         let current = self.generation;
-        let set = self.sealed.get(&asked).filter(|_| asked.0 != 0 && self.is_sealed());
+        let set = self
+            .sealed
+            .get(&asked)
+            .filter(|_| asked.0 != 0 && self.is_sealed());
         let set = set.ok_or(Refusal::GenerationGone { asked, current })?;
         let place = self.place(shard)?;
         match set.get(&ShardIndex(shard)) {
             Some(sealed) => Ok(Source::Sealed(sealed)),
             None if place.lost => Err(self.lost()),
-            None => Err(Refusal::NotServed { shard: ShardIndex(shard) }),
+            None => Err(Refusal::NotServed {
+                shard: ShardIndex(shard),
+            }),
         }
     }
 
@@ -166,11 +173,18 @@ impl Table {
         }
         let index = ShardIndex(shard);
         if asked != place.epoch {
-            return Err(Refusal::WrongEpoch { shard: index, asked, current: place.epoch });
+            return Err(Refusal::WrongEpoch {
+                shard: index,
+                asked,
+                current: place.epoch,
+            });
         }
-        place.mutable.as_deref().ok_or_else(|| Refusal::Unavailable {
-            why: format!("shard {shard} of '{}' is being made", self.spec.name),
-        })
+        place
+            .mutable
+            .as_deref()
+            .ok_or_else(|| Refusal::Unavailable {
+                why: format!("shard {shard} of '{}' is being made", self.spec.name),
+            })
     }
 
     /// Refuses pushes to a sealed table.
@@ -191,7 +205,9 @@ impl Table {
     /// The refusal of a table whose rows went with an earlier life of the node.
     #[must_use]
     pub fn lost(&self) -> Refusal {
-        Refusal::TableLost { table: self.spec.name.clone() }
+        Refusal::TableLost {
+            table: self.spec.name.clone(),
+        }
     }
 
     /// Rows held on this node, of what is served.
@@ -221,7 +237,9 @@ impl Table {
         self.places
             .get(shard as usize)
             .filter(|place| place.mine)
-            .ok_or(Refusal::NotServed { shard: ShardIndex(shard) })
+            .ok_or(Refusal::NotServed {
+                shard: ShardIndex(shard),
+            })
     }
 }
 

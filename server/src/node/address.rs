@@ -16,17 +16,17 @@ const BEYOND: [IpAddr; 2] = [
 ///
 /// # Errors
 /// The line to show when the host has no such address.
-pub(super) fn advertised(
-    bound: SocketAddr,
-    told: Option<&HostPort>,
-) -> Result<String, String> {
+pub(super) fn advertised(bound: SocketAddr, told: Option<&HostPort>) -> Result<String, String> {
     if let Some(told) = told {
         return Ok(told.to_string());
     }
     if !bound.ip().is_unspecified() {
         return Ok(bound.to_string());
     }
-    match BEYOND.iter().find_map(|beyond| route_from(*beyond, bound.is_ipv4())) {
+    match BEYOND
+        .iter()
+        .find_map(|beyond| route_from(*beyond, bound.is_ipv4()))
+    {
         Some(ip) => Ok(SocketAddr::new(ip, bound.port()).to_string()),
         None => Err(format!(
             "cannot tell others to reach this node at {bound}, and this host has no route to \
@@ -57,10 +57,16 @@ mod tests {
     #[test]
     fn an_unspecified_address_is_never_advertised() {
         let bound = |text: &str| text.parse::<SocketAddr>().unwrap();
-        assert_eq!(advertised(bound("127.0.0.1:7"), None).unwrap(), "127.0.0.1:7");
+        assert_eq!(
+            advertised(bound("127.0.0.1:7"), None).unwrap(),
+            "127.0.0.1:7"
+        );
         assert_eq!(advertised(bound("[::1]:7"), None).unwrap(), "[::1]:7");
         let told: HostPort = "storage-7.example:9000".parse().unwrap();
-        assert_eq!(advertised(bound("0.0.0.0:7"), Some(&told)).unwrap(), told.to_string());
+        assert_eq!(
+            advertised(bound("0.0.0.0:7"), Some(&told)).unwrap(),
+            told.to_string()
+        );
         for any in ["0.0.0.0:7", "[::]:7"] {
             match advertised(bound(any), None) {
                 Ok(found) => {

@@ -45,9 +45,11 @@ impl Node {
     /// The request's refusal.
     pub async fn control(&self, request: NodeRequest) -> Result<NodeResponse, Refusal> {
         match request {
-            NodeRequest::BeginLoad { table, generation, shards } => {
-                self.begin_load(table, generation, shards).await
-            }
+            NodeRequest::BeginLoad {
+                table,
+                generation,
+                shards,
+            } => self.begin_load(table, generation, shards).await,
             NodeRequest::FinishLoad { table, generation } => {
                 self.finish_load(table, generation).await
             }
@@ -57,12 +59,18 @@ impl Node {
             NodeRequest::SealShards { table, generation } => {
                 self.seal_shards(table, generation).await
             }
-            NodeRequest::Scan { table, shard, generation, cursor, rows_max } => {
-                self.scan(table, shard, generation, cursor, rows_max).await
-            }
+            NodeRequest::Scan {
+                table,
+                shard,
+                generation,
+                cursor,
+                rows_max,
+            } => self.scan(table, shard, generation, cursor, rows_max).await,
             NodeRequest::Describe { table } => self.describe(table).await,
             NodeRequest::OpenSessions { .. } | NodeRequest::VoidSequence { .. } => {
-                Err(Refusal::Internal { why: "sessions belong to the serving thread".into() })
+                Err(Refusal::Internal {
+                    why: "sessions belong to the serving thread".into(),
+                })
             }
         }
     }
@@ -75,7 +83,11 @@ impl Node {
         cursor: u64,
         rows_max: u32,
     ) -> Result<NodeResponse, Refusal> {
-        let known = self.engine.tables.get(table).filter(|t| t.knows_generation(generation));
+        let known = self
+            .engine
+            .tables
+            .get(table)
+            .filter(|t| t.knows_generation(generation));
         let table = match known {
             Some(table) => table,
             None => self.refresh(table).await?,
@@ -83,7 +95,11 @@ impl Node {
         let rules = &*table.rules;
         let bytes = rules.row_bytes + size_of::<u64>();
         let rows_max = (rows_max as usize).clamp(1, (SCAN_BYTES_MAX / bytes).max(1));
-        let epoch = table.places.get(shard.0 as usize).map(|p| p.epoch).unwrap_or_default();
+        let epoch = table
+            .places
+            .get(shard.0 as usize)
+            .map(|p| p.epoch)
+            .unwrap_or_default();
         let page = match table.source(generation, shard.0, epoch)? {
             Source::Mutable(mutable) => {
                 self.engine.moment().check_lease()?;
@@ -91,14 +107,24 @@ impl Node {
             }
             Source::Sealed(sealed) => scan_sealed(rules, shard, sealed, cursor, rows_max),
         };
-        Ok(NodeResponse::Rows { keys: page.keys, rows: page.rows, next: page.next })
+        Ok(NodeResponse::Rows {
+            keys: page.keys,
+            rows: page.rows,
+            next: page.next,
+        })
     }
 
     async fn describe(&self, table: TableId) -> Result<NodeResponse, Refusal> {
         let table = self.table(table).await?;
         let medium = self.medium();
-        let mutable = table.shards().map(|(s, m)| (s, medium.mutable(m.core().rows())));
-        let sealed = table.sealed.get(&table.generation).into_iter().flat_map(|set| set.iter());
+        let mutable = table
+            .shards()
+            .map(|(s, m)| (s, medium.mutable(m.core().rows())));
+        let sealed = table
+            .sealed
+            .get(&table.generation)
+            .into_iter()
+            .flat_map(|set| set.iter());
         let sealed = sealed.map(|(shard, sealed)| (*shard, medium.sealed(sealed)));
         Ok(NodeResponse::Shards(mutable.chain(sealed).collect()))
     }

@@ -277,7 +277,9 @@ impl DataDir {
 /// Entries of a directory whose names are numbers, in order; one that is not there has none.
 fn numbered(dir: &Path) -> Result<BTreeMap<u64, PathBuf>, DataError> {
     let entries = entries(dir)?.into_iter();
-    Ok(entries.filter_map(|(name, path)| Some((name.parse().ok()?, path))).collect())
+    Ok(entries
+        .filter_map(|(name, path)| Some((name.parse().ok()?, path)))
+        .collect())
 }
 
 /// Sealed shards of one generation. Interrupted writes have other names and are removed.
@@ -305,7 +307,10 @@ fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
     };
     let entry = |entry: io::Result<fs::DirEntry>| {
         let entry = entry.map_err(|e| DataError::file(dir, e))?;
-        Ok((entry.file_name().to_string_lossy().into_owned(), entry.path()))
+        Ok((
+            entry.file_name().to_string_lossy().into_owned(),
+            entry.path(),
+        ))
     };
     read.map(entry).collect()
 }
@@ -440,7 +445,9 @@ mod tests {
             .unwrap();
         for generation in [1, 2] {
             let generation = TableGeneration(generation);
-            let path = data.sealed_path(TABLE, generation, ShardIndex(0), 0xF00D).unwrap();
+            let path = data
+                .sealed_path(TABLE, generation, ShardIndex(0), 0xF00D)
+                .unwrap();
             fs::write(&path, b"rows").unwrap();
             fs::write(path.with_extension("f00d.partial"), b"ro").unwrap();
         }

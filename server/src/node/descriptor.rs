@@ -108,7 +108,10 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(first: Generation, count: u32) -> Self {
-        Self { next: first.0, end: first.0 + u64::from(count) }
+        Self {
+            next: first.0,
+            end: first.0 + u64::from(count),
+        }
     }
 
     /// How many are left.
@@ -120,7 +123,10 @@ impl Names {
     pub(super) fn split(&mut self, count: u64) -> Self {
         assert!(count <= self.left(), "more names than the block has");
         let end = self.next + count;
-        let taken = Self { next: self.next, end };
+        let taken = Self {
+            next: self.next,
+            end,
+        };
         self.next = end;
         taken
     }

@@ -45,14 +45,22 @@ impl HeldTable {
 
     /// What a registration says of it.
     pub(super) fn contents(&self, table: TableId) -> Vec<HeldShard> {
-        let shard = |shard: &ShardIndex| ShardId { table, shard: *shard };
+        let shard = |shard: &ShardIndex| ShardId {
+            table,
+            shard: *shard,
+        };
         let untouched = self.records.iter().filter(|(_, record)| !record.touched);
-        let untouched = untouched
-            .map(|(s, _)| HeldShard { shard: shard(s), held: HeldContents::Untouched });
+        let untouched = untouched.map(|(s, _)| HeldShard {
+            shard: shard(s),
+            held: HeldContents::Untouched,
+        });
         let sealed = self.files.iter().flat_map(|(generation, files)| {
             files.iter().map(move |(s, file)| HeldShard {
                 shard: shard(s),
-                held: HeldContents::Sealed { generation: *generation, digest: file.digest },
+                held: HeldContents::Sealed {
+                    generation: *generation,
+                    digest: file.digest,
+                },
             })
         });
         untouched.chain(sealed).collect()
@@ -65,6 +73,9 @@ impl HeldTable {
         shard: ShardIndex,
         sealed: Arc<SealedShard>,
     ) {
-        self.sealed.entry(generation).or_default().insert(shard, sealed);
+        self.sealed
+            .entry(generation)
+            .or_default()
+            .insert(shard, sealed);
     }
 }

@@ -62,7 +62,10 @@ pub(super) async fn register(
     registration: NodeRegistration,
 ) -> Result<(Identified, Names), NodeError> {
     let deadline = Instant::now() + REGISTER_DEADLINE;
-    match catalogue.ask(CatalogueRequest::Register(registration), deadline).await? {
+    match catalogue
+        .ask(CatalogueRequest::Register(registration), deadline)
+        .await?
+    {
         CatalogueResponse::Registered {
             cluster,
             node,
@@ -71,7 +74,11 @@ pub(super) async fn register(
             generations,
             ..
         } => {
-            let id = Identified { cluster, node, incarnation };
+            let id = Identified {
+                cluster,
+                node,
+                incarnation,
+            };
             Ok((id, Names::new(first_generation, generations)))
         }
         other => Err(unexpected(&other).into()),
@@ -85,9 +92,15 @@ impl Node {
     }
 
     /// Asks the catalogue, within the usual deadline.
-    pub(super) async fn ask(&self, request: CatalogueRequest) -> Result<CatalogueResponse, Refusal> {
+    pub(super) async fn ask(
+        &self,
+        request: CatalogueRequest,
+    ) -> Result<CatalogueResponse, Refusal> {
         let deadline = Instant::now() + CATALOGUE_DEADLINE;
-        self.catalogue.ask(request, deadline).await.map_err(|error| self.asked_in_vain(error))
+        self.catalogue
+            .ask(request, deadline)
+            .await
+            .map_err(|error| self.asked_in_vain(error))
     }
 
     fn asked_in_vain(&self, error: CatalogueError) -> Refusal {
@@ -98,7 +111,9 @@ impl Node {
                 }
                 refusal
             }
-            other => Refusal::Unavailable { why: other.to_string() },
+            other => Refusal::Unavailable {
+                why: other.to_string(),
+            },
         }
     }
 
@@ -106,17 +121,29 @@ impl Node {
     pub(super) async fn names(&self, count: u64) -> Result<Names, Refusal> {
         let mut block = self.block.lock().await;
         if block.left() < count {
-            let ask = u32::try_from(count).map_err(internal)?.max(GENERATIONS_PER_BLOCK);
+            let ask = u32::try_from(count)
+                .map_err(internal)?
+                .max(GENERATIONS_PER_BLOCK);
             let (node, incarnation) = (self.id.node, self.id.incarnation);
-            let request = CatalogueRequest::TakeGenerations { node, incarnation, count: ask };
+            let request = CatalogueRequest::TakeGenerations {
+                node,
+                incarnation,
+                count: ask,
+            };
             match self.ask(request).await? {
-                CatalogueResponse::Generations { first: Generation(first), count } => {
+                CatalogueResponse::Generations {
+                    first: Generation(first),
+                    count,
+                } => {
                     *block = Names::new(Generation(first), count);
                 }
                 other => return Err(unexpected(&other)),
             }
             if block.left() < count {
-                let why = format!("{count} region generations were asked, {} came", block.left());
+                let why = format!(
+                    "{count} region generations were asked, {} came",
+                    block.left()
+                );
                 return Err(Refusal::Internal { why });
             }
         }
@@ -127,7 +154,7 @@ impl Node {
     pub(super) async fn heartbeats(self: Arc<Self>) {
         let mut tick = tokio::time::interval(HEARTBEAT_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        while self.stopped.borrow().is_none() {
             tick.tick().await;
             let sent_ms = now_ms();
             let beat = CatalogueRequest::Heartbeat {
@@ -150,7 +177,7 @@ impl Node {
     /// Follows all tables, then every change, until the node stops. What fails is tried again.
     pub(super) async fn watch(self: Arc<Self>) {
         let mut pause = RETRY_PAUSE[0];
-        loop {
+        while self.stopped.borrow().is_none() {
             let from = match self.follow_all().await {
                 Ok(revision) => revision,
                 Err(refusal) => {
@@ -203,7 +230,9 @@ impl Node {
         loop {
             let wait_ms = WATCH_WAIT.as_millis() as u32;
             let deadline = Instant::now() + WATCH_WAIT + CATALOGUE_DEADLINE;
-            let watch = self.catalogue.ask(CatalogueRequest::Watch { from, wait_ms }, deadline);
+            let watch = self
+                .catalogue
+                .ask(CatalogueRequest::Watch { from, wait_ms }, deadline);
             match watch.await.map_err(|error| self.asked_in_vain(error))? {
                 CatalogueResponse::Changes { revision, changes } => {
                     self.follow_changes(&changes).await?;
@@ -235,7 +264,9 @@ impl Node {
 
     /// Fetches a table's map and follows it.
     async fn fetch(&self, table: TableId) -> Result<Arc<Table>, Refusal> {
-        let request = CatalogueRequest::GetMap { table: TableRef::Id(table) };
+        let request = CatalogueRequest::GetMap {
+            table: TableRef::Id(table),
+        };
         match self.ask(request).await {
             Ok(CatalogueResponse::Map(map)) => {
                 self.follow(codec::decode(&map).map_err(internal)?).await
@@ -260,7 +291,10 @@ impl Node {
             return look.found.clone();
         }
         let found = self.fetch(table).await;
-        *look = Some(Look { at: Instant::now(), found: found.clone() });
+        *look = Some(Look {
+            at: Instant::now(),
+            found: found.clone(),
+        });
         found
     }
 
@@ -269,7 +303,9 @@ impl Node {
     fn look_at(&self, table: TableId) -> LookCell {
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         looks.retain(|_, cell| {
-            let recent = cell.try_lock().map(|look| look.as_ref().is_some_and(Look::is_recent));
+            let recent = cell
+                .try_lock()
+                .map(|look| look.as_ref().is_some_and(Look::is_recent));
             Arc::strong_count(cell) > 1 || recent.unwrap_or(true)
         });
         Arc::clone(looks.entry(table).or_default())

@@ -61,10 +61,15 @@ impl Loads {
     fn idle(&self, now_ms: u64) -> Vec<Key> {
         let old = |used: u64| now_ms.saturating_sub(used) > LOAD_IDLE.as_millis() as u64;
         let open = lock(&self.open);
-        let open = open.iter().filter(|(_, load)| old(load.used_ms.load(Ordering::Relaxed)));
+        let open = open
+            .iter()
+            .filter(|(_, load)| old(load.used_ms.load(Ordering::Relaxed)));
         let open: Vec<Key> = open.map(|(key, _)| *key).collect();
         let finished = lock(&self.finished);
-        let finished = finished.iter().filter(|(_, used)| old(**used)).map(|(key, _)| *key);
+        let finished = finished
+            .iter()
+            .filter(|(_, used)| old(**used))
+            .map(|(key, _)| *key);
         open.into_iter().chain(finished).collect()
     }
 }
@@ -88,7 +93,11 @@ impl Node {
         self.check_load(&table, generation)?;
         let maker = self.maker(&table);
         for (shard, rows) in &shards {
-            if !table.places.get(shard.0 as usize).is_some_and(|place| place.mine) {
+            if !table
+                .places
+                .get(shard.0 as usize)
+                .is_some_and(|place| place.mine)
+            {
                 return Err(Refusal::NotServed { shard: *shard });
             }
             maker.check_rows(*shard, *rows)?;
@@ -97,7 +106,9 @@ impl Node {
         let build = |(shard, rows): (ShardIndex, u64)| {
             let spec = maker.sealed_spec(shard, rows, &mut names);
             let builder = SealedBuilder::new(roomiest(&self.pools), &spec);
-            builder.map(|b| (shard, Mutex::new(b))).map_err(|error| refusal_of(&error))
+            builder
+                .map(|b| (shard, Mutex::new(b)))
+                .map_err(|error| refusal_of(&error))
         };
         let shards = block_in_place(|| shards.into_iter().map(build).collect::<Result<_, _>>())?;
         let load = Load {
@@ -134,15 +145,23 @@ impl Node {
     /// [`Refusal::Malformed`], [`Refusal::Conflict`] for a load that is not known,
     /// [`Refusal::Shape`]; none of the frame's rows is taken.
     pub async fn load_rows(&self, body: Bytes) -> Result<(), Refusal> {
-        let malformed = |error: &FrameError| Refusal::Malformed { why: error.to_string() };
+        let malformed = |error: &FrameError| Refusal::Malformed {
+            why: error.to_string(),
+        };
         let (header, _) = LoadHeader::ref_from_prefix(&body).map_err(|_| Refusal::Malformed {
             why: format!("malformed load: {} B are less than its header", body.len()),
         })?;
-        let key = (TableId(header.table.get()), TableGeneration(header.generation.get()));
+        let key = (
+            TableId(header.table.get()),
+            TableGeneration(header.generation.get()),
+        );
         let load = self.loads.get(key)?;
         let view = LoadView::parse(&body, load.row_bytes).map_err(|e| malformed(&e))?;
         let shard = ShardIndex(view.header.shard.get());
-        let builder = load.shards.get(&shard).ok_or(Refusal::NotServed { shard })?;
+        let builder = load
+            .shards
+            .get(&shard)
+            .ok_or(Refusal::NotServed { shard })?;
         block_in_place(|| lock(builder).put(view.header.first.get(), view.keys, view.rows))
             .map_err(|error| seal_refused(&error))
     }
@@ -161,10 +180,14 @@ impl Node {
         let load = self.loads.get(key)?;
         for builder in load.shards.values() {
             // Asked first, so that a load that misses rows can go on.
-            lock(builder).check_complete().map_err(|error| seal_refused(&error))?;
+            lock(builder)
+                .check_complete()
+                .map_err(|error| seal_refused(&error))?;
         }
         drop(load);
-        let load = lock(&self.loads.open).remove(&key).ok_or_else(|| unknown(key))?;
+        let load = lock(&self.loads.open)
+            .remove(&key)
+            .ok_or_else(|| unknown(key))?;
         let load = Arc::try_unwrap(load).map_err(|_| Refusal::Conflict {
             what: format!("the load of generation {generation}"),
             why: "rows were still arriving when it was finished: load again".into(),
@@ -172,9 +195,14 @@ impl Node {
         let finish = |(shard, builder): (ShardIndex, Mutex<SealedBuilder>)| {
             let builder = builder.into_inner().unwrap_or_else(PoisonError::into_inner);
             let sealed = builder.finish().map_err(|error| seal_refused(&error))?;
-            Ok((shard, Arc::new(sealed)))
+            Ok::<_, Refusal>((shard, Arc::new(sealed)))
         };
-        let sealed = block_in_place(|| load.shards.into_iter().map(finish).collect())?;
+        let sealed = block_in_place(|| {
+            load.shards
+                .into_iter()
+                .map(finish)
+                .collect::<Result<_, _>>()
+        })?;
         self.stage(&table, generation, sealed).await
     }
 
@@ -196,7 +224,9 @@ impl Node {
         }
         let mut names = self.names(table.places.len() as u64).await?;
         lock(&self.loads.finished).insert((table.id, generation), now_ms());
-        table.shards().for_each(|(_, shard)| shard.core().set_gate(Gate::Sealing));
+        table
+            .shards()
+            .for_each(|(_, shard)| shard.core().set_gate(Gate::Sealing));
         let maker = self.maker(&table);
         let sealed = block_in_place(|| {
             let seal = |(index, shard): (ShardIndex, &Arc<MutableShard>)| {
@@ -206,9 +236,12 @@ impl Node {
                     .map_err(|error| refusal_of(&error))?;
                 copy_rows(shard, spec.keyed, &mut builder)?;
                 let sealed = builder.finish().map_err(|error| seal_refused(&error))?;
-                Ok((index, Arc::new(sealed)))
+                Ok::<_, Refusal>((index, Arc::new(sealed)))
             };
-            table.shards().map(seal).collect::<Result<BTreeMap<_, _>, Refusal>>()
+            table
+                .shards()
+                .map(seal)
+                .collect::<Result<BTreeMap<_, _>, Refusal>>()
         });
         let staged = match sealed {
             Ok(sealed) => self.stage(&table, generation, sealed).await,
@@ -250,7 +283,8 @@ impl Node {
             generation,
             status: ShardStatus::Serving(replica.region.clone()),
         };
-        self.send_reports(replicas.iter().map(report).collect()).await?;
+        self.send_reports(replicas.iter().map(report).collect())
+            .await?;
         Ok(NodeResponse::Sealed(replicas))
     }
 
@@ -283,7 +317,9 @@ impl Node {
         generation: TableGeneration,
     ) -> Result<NodeResponse, Refusal> {
         lock(&self.loads.open).remove(&(table, generation));
-        let was_sealing = lock(&self.loads.finished).remove(&(table, generation)).is_some();
+        let was_sealing = lock(&self.loads.finished)
+            .remove(&(table, generation))
+            .is_some();
         let cell = self.held(table);
         let mut held = cell.lock().await;
         if held.staged.remove(&generation) {
@@ -291,7 +327,9 @@ impl Node {
             block_in_place(|| self.drop_sealed_files(table, generation));
         }
         if was_sealing {
-            held.mutable.values().for_each(|shard| shard.core().set_gate(Gate::Open));
+            held.mutable
+                .values()
+                .for_each(|shard| shard.core().set_gate(Gate::Open));
         }
         Ok(NodeResponse::Done)
     }
@@ -300,8 +338,11 @@ impl Node {
     /// the list.
     pub(super) async fn forget_idle_loads(&self) {
         for (table, generation) in self.loads.idle(now_ms()) {
-            let published =
-                self.engine.tables.get(table).is_some_and(|t| t.sealed.contains_key(&generation));
+            let published = self
+                .engine
+                .tables
+                .get(table)
+                .is_some_and(|t| t.sealed.contains_key(&generation));
             if published {
                 lock(&self.loads.finished).remove(&(table, generation));
                 continue;
@@ -346,16 +387,18 @@ fn copy_rows(
             return Ok(());
         }
         let keys = if keyed { keys } else { Vec::new() };
-        builder.put(first, &keys, &bytes).map_err(|error| seal_refused(&error))?;
+        builder
+            .put(first, &keys, &bytes)
+            .map_err(|error| seal_refused(&error))?;
         first += count;
     }
 }
 
 fn seal_refused(error: &SealError) -> Refusal {
     match error {
-        SealError::OutOfRange { .. } | SealError::Shape { .. } => {
-            Refusal::Malformed { why: error.to_string() }
-        }
+        SealError::OutOfRange { .. } | SealError::Shape { .. } => Refusal::Malformed {
+            why: error.to_string(),
+        },
         SealError::Incomplete { .. } | SealError::DuplicateKey { .. } => Refusal::Conflict {
             what: "the load".into(),
             why: error.to_string(),

@@ -120,13 +120,32 @@ impl Node {
         });
     }
 
+    /// Waits until the node stops by itself, and says why.
+    pub async fn failed(&self) -> Arc<NodeError> {
+        let mut stopped = self.stopped.subscribe();
+        let stop = stopped
+            .wait_for(Option::is_some)
+            .await
+            .map(|stop| stop.clone());
+        match stop {
+            Ok(Some(error)) => error,
+            // The node holds the sender: it cannot be gone while its method runs.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
     fn held(&self, table: TableId) -> HeldCell {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(held.entry(table).or_default())
     }
 
     fn held_tables(&self) -> Vec<TableId> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        self.held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .keys()
+            .copied()
+            .collect()
     }
 
     /// Gauges as of now.
@@ -160,5 +179,7 @@ impl Node {
 
 /// The refusal for something that should not happen.
 fn internal(error: impl std::fmt::Display) -> Refusal {
-    Refusal::Internal { why: error.to_string() }
+    Refusal::Internal {
+        why: error.to_string(),
+    }
 }

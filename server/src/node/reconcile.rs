@@ -84,7 +84,11 @@ impl Node {
 
     /// Where the map puts shards on this node, in this life of it.
     fn places_of(&self, map: &TableMap) -> Vec<Place> {
-        let own = |node: u32| map.nodes.get(node as usize).is_some_and(|n| n.node == self.id.node);
+        let own = |node: u32| {
+            map.nodes
+                .get(node as usize)
+                .is_some_and(|n| n.node == self.id.node)
+        };
         let place = |shard: &mneme_proto::map::ShardEntry| {
             let replica = shard.replicas.iter().find(|r| own(r.node));
             let replica = replica.filter(|r| r.incarnation == self.id.incarnation);
@@ -106,7 +110,9 @@ impl Node {
         mut names: Names,
     ) -> Result<Failures, Refusal> {
         if !held.recorded {
-            self.data.put_table(table.id, &table.spec).map_err(internal)?;
+            self.data
+                .put_table(table.id, &table.spec)
+                .map_err(internal)?;
             held.recorded = true;
         }
         let mut failures = Failures::new();
@@ -118,8 +124,13 @@ impl Node {
         self.load_sealed(table, held, &mut names, &mut failures);
         self.drop_superseded(table, held);
         let read = [table.generation, table.previous];
-        let readable = held.sealed.iter().filter(|(generation, _)| read.contains(generation));
-        table.sealed = readable.map(|(g, set)| (*g, Arc::new(set.clone()))).collect();
+        let readable = held
+            .sealed
+            .iter()
+            .filter(|(generation, _)| read.contains(generation));
+        table.sealed = readable
+            .map(|(g, set)| (*g, Arc::new(set.clone())))
+            .collect();
         Ok(failures)
     }
 
@@ -140,7 +151,10 @@ impl Node {
         let before = held.records.clone();
         for (index, place) in table.places.iter_mut().enumerate() {
             let shard = ShardIndex(index as u32);
-            let kept = held.mutable.get(&shard).filter(|m| place.mine && m.epoch == place.epoch);
+            let kept = held
+                .mutable
+                .get(&shard)
+                .filter(|m| place.mine && m.epoch == place.epoch);
             if let Some(kept) = kept {
                 place.mutable = Some(Arc::clone(kept));
                 continue;
@@ -154,7 +168,10 @@ impl Node {
             }
             match maker.mutable(shard, place.epoch, names) {
                 Ok(made) => {
-                    let record = MutableRecord { epoch: place.epoch, touched: false };
+                    let record = MutableRecord {
+                        epoch: place.epoch,
+                        touched: false,
+                    };
                     held.records.insert(shard, record);
                     held.mutable.insert(shard, Arc::clone(&made));
                     place.mutable = Some(made);
@@ -166,20 +183,30 @@ impl Node {
         }
         // A shard that is neither here nor lost has no record: it must not be taken for one.
         let places = &table.places;
-        held.records.retain(|shard, _| places.get(shard.0 as usize).is_some_and(|p| p.mine));
+        held.records
+            .retain(|shard, _| places.get(shard.0 as usize).is_some_and(|p| p.mine));
         if held.records != before {
-            self.data.put_mutable(table.id, &held.records).map_err(internal)?;
+            self.data
+                .put_mutable(table.id, &held.records)
+                .map_err(internal)?;
         }
         Ok(())
     }
 
     fn drop_mutable(&self, table: &Table, held: &mut HeldTable) -> Result<(), Refusal> {
         for (shard, old) in std::mem::take(&mut held.mutable) {
-            old.replace(table.places.get(shard.0 as usize).map_or(old.epoch, |p| p.epoch));
+            old.replace(
+                table
+                    .places
+                    .get(shard.0 as usize)
+                    .map_or(old.epoch, |p| p.epoch),
+            );
         }
         if !held.records.is_empty() {
             held.records.clear();
-            self.data.put_mutable(table.id, &held.records).map_err(internal)?;
+            self.data
+                .put_mutable(table.id, &held.records)
+                .map_err(internal)?;
         }
         Ok(())
     }
@@ -199,7 +226,11 @@ impl Node {
         };
         for generation in [table.generation, table.previous] {
             for (shard, file) in held.files.remove(&generation).unwrap_or_default() {
-                if !table.places.get(shard.0 as usize).is_some_and(|place| place.mine) {
+                if !table
+                    .places
+                    .get(shard.0 as usize)
+                    .is_some_and(|place| place.mine)
+                {
                     continue;
                 }
                 match maker.load(shard, &file, names) {
@@ -246,7 +277,9 @@ impl Node {
         let mut reports = self.reports(table, held);
         for ((generation, shard), why) in failures {
             tracing::warn!(table = %table.spec.name, %shard, %why, "a shard could not be made");
-            let Some(place) = table.places.get(shard.0 as usize) else { continue };
+            let Some(place) = table.places.get(shard.0 as usize) else {
+                continue;
+            };
             reports.push(ShardReport {
                 shard: table.rules.shard_id(shard.0),
                 epoch: place.epoch,
@@ -266,8 +299,10 @@ impl Node {
     pub(super) async fn report_figures(&self, table: &Table) -> Result<(), Refusal> {
         let cell = self.held(table.id);
         let mut held = cell.lock().await;
-        let has_failures =
-            held.reported.iter().any(|r| matches!(r.status, ShardStatus::Failed(_)));
+        let has_failures = held
+            .reported
+            .iter()
+            .any(|r| matches!(r.status, ShardStatus::Failed(_)));
         if table.is_sealed() || has_failures {
             return Ok(());
         }
@@ -277,7 +312,11 @@ impl Node {
     /// Sends a report, whatever was sent before.
     pub(super) async fn send_reports(&self, shards: Vec<ShardReport>) -> Result<(), Refusal> {
         let (node, incarnation) = (self.id.node, self.id.incarnation);
-        let request = CatalogueRequest::Report { node, incarnation, shards };
+        let request = CatalogueRequest::Report {
+            node,
+            incarnation,
+            shards,
+        };
         match self.ask(request).await? {
             CatalogueResponse::Done { .. } => Ok(()),
             other => Err(unexpected(&other)),
@@ -293,12 +332,17 @@ impl Node {
             status: ShardStatus::Serving(region),
         };
         let mutable = table.shards().map(|(shard, mutable)| {
-            report(shard, TableGeneration(0), medium.mutable(mutable.core().rows()))
+            report(
+                shard,
+                TableGeneration(0),
+                medium.mutable(mutable.core().rows()),
+            )
         });
         let sets = held.sealed.iter();
         let sets = sets.filter(|(g, _)| [table.generation, table.previous].contains(g));
         let sealed = sets.flat_map(|(generation, set)| {
-            set.iter().map(|(shard, s)| report(*shard, *generation, medium.sealed(s)))
+            set.iter()
+                .map(|(shard, s)| report(*shard, *generation, medium.sealed(s)))
         });
         mutable.chain(sealed).collect()
     }
@@ -313,15 +357,24 @@ impl Node {
 pub(super) fn unexpected(answer: &CatalogueResponse) -> Refusal {
     let text = format!("{answer:?}");
     let word = text.split([' ', '(', '{']).next().unwrap_or_default();
-    Refusal::Internal { why: format!("the catalogue answered with {word}") }
+    Refusal::Internal {
+        why: format!("the catalogue answered with {word}"),
+    }
 }
 
 /// Names that making and loading may take: two for each shard, one for each file.
 fn names_needed(table: &Table, held: &HeldTable) -> u64 {
     let shards = table.places.iter().filter(|place| place.mine).count();
-    let mutable = if table.is_sealed() { 0 } else { shards - held.mutable.len().min(shards) };
+    let mutable = if table.is_sealed() {
+        0
+    } else {
+        shards - held.mutable.len().min(shards)
+    };
     let replaced = held.mutable.iter().filter(|(shard, mutable)| {
-        table.places.get(shard.0 as usize).is_some_and(|p| p.epoch != mutable.epoch)
+        table
+            .places
+            .get(shard.0 as usize)
+            .is_some_and(|p| p.epoch != mutable.epoch)
     });
     let files: usize = held.files.values().map(BTreeMap::len).sum();
     (2 * (mutable + replaced.count()) + files) as u64

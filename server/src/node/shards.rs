@@ -28,7 +28,10 @@ pub(super) struct Maker<'a> {
 /// The pool with the most room.
 pub(super) fn roomiest(pools: &[Arc<Pool>]) -> &Arc<Pool> {
     let free = |pool: &&Arc<Pool>| pool.spec().limit_bytes.saturating_sub(pool.used_bytes());
-    pools.iter().max_by_key(free).expect("a node has at least one pool")
+    pools
+        .iter()
+        .max_by_key(free)
+        .expect("a node has at least one pool")
 }
 
 impl Maker<'_> {
@@ -49,7 +52,9 @@ impl Maker<'_> {
             state_region,
             generation,
             kind: match &rules.dense {
-                Some(layout) => MutableKind::Dense { rows: layout.rows_of_shard(shard.0) },
+                Some(layout) => MutableKind::Dense {
+                    rows: layout.rows_of_shard(shard.0),
+                },
                 None => MutableKind::Hashed,
             },
             row_bytes: rules.row_bytes as u32,
@@ -58,7 +63,10 @@ impl Maker<'_> {
             planes: PlaneLayout::of_schema(&self.spec.schema),
         };
         let fill = |local, row: &mut [u8], state: &mut [u8]| {
-            let layout = rules.dense.as_ref().expect("only a dense shard's rows are filled");
+            let layout = rules
+                .dense
+                .as_ref()
+                .expect("only a dense shard's rows are filled");
             rules.fresh(layout.row_of(shard.0, local), row, state);
         };
         let (mut writer, _) = create_filled(roomiest(self.pools), &spec, fill)?;
@@ -108,7 +116,9 @@ impl Maker<'_> {
 
     /// Checks that a load names as many rows as a dense shard has.
     pub(super) fn check_rows(&self, shard: ShardIndex, rows: u64) -> Result<(), Refusal> {
-        let Some(layout) = &self.rules.dense else { return Ok(()) };
+        let Some(layout) = &self.rules.dense else {
+            return Ok(());
+        };
         let wanted = layout.rows_of_shard(shard.0);
         if rows == wanted {
             return Ok(());

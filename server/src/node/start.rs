@@ -103,7 +103,12 @@ impl Node {
             let why = "a node needs at least one --memory pool and one --catalogue address";
             return Err(NodeError::Options(why.into()));
         }
-        let pools = options.pools.iter().cloned().map(Pool::open).collect::<Result<Vec<_>, _>>()?;
+        let pools = options
+            .pools
+            .iter()
+            .cloned()
+            .map(Pool::open)
+            .collect::<Result<Vec<_>, _>>()?;
         let data = DataDir::open(&options.data)?;
         let background = Builder::new_multi_thread()
             .worker_threads(BACKGROUND_THREADS)
@@ -121,7 +126,9 @@ impl Node {
             }
         });
         let started = started.recv().unwrap_or_else(|_| {
-            Err(NodeError::Options("the node's background ended while it started".into()))
+            Err(NodeError::Options(
+                "the node's background ended while it started".into(),
+            ))
         });
         match started {
             Ok((node, http_addr)) => {
@@ -159,20 +166,28 @@ async fn assemble(
     let catalogue = CatalogueLink::new(dialer, options.catalogue);
     data.bind_to(cluster_of(&catalogue).await?)?;
     let found = data.tables()?;
-    let held: Vec<_> = found.iter().map(|t| (t.table, HeldTable::found(t))).collect();
+    let held: Vec<_> = found
+        .iter()
+        .map(|t| (t.table, HeldTable::found(t)))
+        .collect();
     let registration = NodeRegistration {
         name: options.identity.principal().name.clone(),
         address: address.clone(),
         domain: options.domain,
         pools: pool_reports(&pools),
-        held: held.iter().flat_map(|(table, held)| held.contents(*table)).collect(),
+        held: held
+            .iter()
+            .flat_map(|(table, held)| held.contents(*table))
+            .collect(),
     };
     let (id, names) = register(&catalogue, registration).await?;
     tracing::info!(
         node = %id.node, incarnation = %id.incarnation, cluster = %id.cluster, %address,
         "registered"
     );
-    let cells = held.into_iter().map(|(table, held)| (table, Arc::new(held.into())));
+    let cells = held
+        .into_iter()
+        .map(|(table, held)| (table, Arc::new(held.into())));
     let node = Arc::new(Node {
         engine: Arc::new(Engine::default()),
         background,
@@ -225,30 +240,43 @@ impl Serving {
         let (bound, endpoint) = mpsc::channel();
         let (node, wanted) = oneshot::channel::<(Arc<Node>, oneshot::Receiver<()>)>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let thread = std::thread::Builder::new().name("mneme-serving".into()).spawn(move || {
-            let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, async move {
-                let endpoint = Endpoint::bind(listen, identity, LinkOptions::default());
-                let endpoint = match endpoint {
-                    Ok(endpoint) => endpoint,
-                    Err(error) => {
-                        // The receiver waits below and is gone only if its thread is.
-                        let _ = bound.send(Err(error));
+        let thread = std::thread::Builder::new()
+            .name("mneme-serving".into())
+            .spawn(move || {
+                let local = tokio::task::LocalSet::new();
+                local.block_on(&runtime, async move {
+                    let endpoint = Endpoint::bind(listen, identity, LinkOptions::default());
+                    let endpoint = match endpoint {
+                        Ok(endpoint) => endpoint,
+                        Err(error) => {
+                            // The receiver waits below and is gone only if its thread is.
+                            let _ = bound.send(Err(error));
+                            return;
+                        }
+                    };
+                    let _ = bound.send(Ok(endpoint.clone()));
+                    let Ok((node, stop)) = wanted.await else {
                         return;
+                    };
+                    let served = service::serve(endpoint.clone(), Arc::clone(&node));
+                    let accepting = tokio::task::spawn_local(served);
+                    tokio::select! {
+                        // Sent to or dropped: both mean stop.
+                        _ = stop => {}
+                        _ = node.failed() => {}
                     }
-                };
-                let _ = bound.send(Ok(endpoint.clone()));
-                let Ok((node, stop)) = wanted.await else { return };
-                let accepting = tokio::task::spawn_local(service::serve(endpoint.clone(), node));
-                // Sent to or dropped: both mean stop.
-                let _ = stop.await;
-                accepting.abort();
-                endpoint.close("the node stops", Instant::now() + CLOSE_WAIT).await;
-            });
-        })?;
+                    accepting.abort();
+                    endpoint
+                        .close("the node stops", Instant::now() + CLOSE_WAIT)
+                        .await;
+                });
+            })?;
         let endpoint = endpoint.recv().unwrap_or_else(|_| {
             let source = io::Error::other("the serving thread ended");
-            Err(NetError::Socket { addr: listen, source })
+            Err(NetError::Socket {
+                addr: listen,
+                source,
+            })
         })?;
         Ok((Self { node, thread }, endpoint))
     }
@@ -295,15 +323,7 @@ impl NodeHandle {
 
     /// Waits until the node stops by itself, and says why.
     pub async fn failed(&self) -> Arc<NodeError> {
-        let mut stopped = self.node.stopped.subscribe();
-        loop {
-            if let Some(error) = stopped.borrow_and_update().clone() {
-                return error;
-            }
-            if stopped.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
+        self.node.failed().await
     }
 
     /// Stops the node: closes its links, ends its threads. Blocks for a moment.
@@ -331,7 +351,9 @@ impl Drop for NodeHandle {
 
 impl std::fmt::Debug for NodeHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeHandle").field("local_addr", &self.local_addr).finish_non_exhaustive()
+        f.debug_struct("NodeHandle")
+            .field("local_addr", &self.local_addr)
+            .finish_non_exhaustive()
     }
 }
 

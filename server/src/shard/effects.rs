@@ -333,7 +333,11 @@ impl<S: Copy> Effects<S> {
     fn fresh(&mut self, rules: &TableRules, at: usize) {
         let (key, row_bytes) = (self.keys[at], self.row_bytes);
         let (row, state) = self.get_mut(at);
-        rules.fresh(key, &mut row.as_mut_bytes()[..row_bytes], state.as_mut_bytes());
+        rules.fresh(
+            key,
+            &mut row.as_mut_bytes()[..row_bytes],
+            state.as_mut_bytes(),
+        );
     }
 
     fn get_mut(&mut self, at: usize) -> (&mut [f32], &mut [f32]) {

@@ -49,6 +49,8 @@ pub fn refusal_of(error: &PoolError) -> Refusal {
             used: 0,
             limit: *limit,
         },
-        other => Refusal::Internal { why: other.to_string() },
+        other => Refusal::Internal {
+            why: other.to_string(),
+        },
     }
 }
