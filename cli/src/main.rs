@@ -1,2 +1,4 @@
-//! placeholder
+//! The one binary, `mneme`.
+mod files;
+mod limits;
 fn main() {}

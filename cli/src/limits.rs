@@ -1,0 +1,27 @@
+//! Every bound of the command line, with its reason.
+
+/// Bytes of rows that an import or export holds at once: large enough that a chunk spreads over
+/// many shards, small enough to be nothing beside the table.
+pub const FILE_CHUNK_BYTES: usize = 8 << 20;
+
+/// The longest header of a `.npy` file that is read. NumPy itself refuses to parse more than
+/// 10,000 bytes; some writers pad generously.
+pub const NPY_HEADER_BYTES_MAX: u32 = 64 << 10;
+
+/// The longest header of a `.safetensors` file: the format's own limit.
+pub const SAFETENSORS_HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// Names (of tensors, of keys) that an error line lists before it says "and N more".
+pub const NAMES_LISTED_MAX: usize = 10;
+
+/// Nodes of one `mneme dev`: all of them share one process and its memory.
+pub const DEV_NODES_MAX: u32 = 64;
+
+/// Threads of `mneme bench`.
+pub const BENCH_THREADS_MAX: u32 = 1024;
+
+/// Keys of one bench call; the client splits larger batches into frames anyway.
+pub const BENCH_BATCH_MAX: u32 = 1 << 20;
+
+// One row of any table fits a chunk many times over.
+const _: () = assert!(mneme_proto::limits::ROW_BYTES_MAX as usize * 64 <= FILE_CHUNK_BYTES);
