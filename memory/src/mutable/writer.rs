@@ -494,9 +494,16 @@ impl MutableWriter {
     /// All rows in the order of their slots.
     #[must_use]
     pub fn iter(&self) -> Rows<'_> {
+        self.iter_from(0)
+    }
+
+    /// The rows of slot number `slot` and after: a long scan goes on where it was, by
+    /// [`Rows::next_slot`], without keeping the writer.
+    #[must_use]
+    pub const fn iter_from(&self, slot: u64) -> Rows<'_> {
         Rows {
             writer: self,
-            next: 0,
+            next: slot,
         }
     }
 }
@@ -515,6 +522,14 @@ impl<'a> IntoIterator for &'a MutableWriter {
 pub struct Rows<'a> {
     writer: &'a MutableWriter,
     next: u64,
+}
+
+impl Rows<'_> {
+    /// The number of the slot after the last row that was given.
+    #[must_use]
+    pub const fn next_slot(&self) -> u64 {
+        self.next
+    }
 }
 
 impl<'a> Iterator for Rows<'a> {
@@ -537,6 +552,6 @@ impl<'a> Iterator for Rows<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some((self.writer.high - self.next) as usize))
+        (0, Some(self.writer.high.saturating_sub(self.next) as usize))
     }
 }
