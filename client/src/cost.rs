@@ -21,7 +21,11 @@ impl Observed {
         let predicted = cost.predict_ns(rows, bytes).max(1);
         let ratio = took_ns as f64 / predicted as f64;
         let before = f64::from_bits(self.ratio.load(Ordering::Relaxed));
-        let after = if before == 0.0 { ratio } else { before + WEIGHT * (ratio - before) };
+        let after = if before == 0.0 {
+            ratio
+        } else {
+            before + WEIGHT * (ratio - before)
+        };
         // Of two calls that end at once one may be lost: it is an average.
         self.ratio.store(after.to_bits(), Ordering::Relaxed);
     }
@@ -55,10 +59,14 @@ mod tests {
             observed.record(&COST, 1024, 1024 * 264, predicted * 2);
         }
         let one = COST.predict_ns(1, 264);
-        let estimate = observed.estimate_ns(&COST, 1, 264).expect("calls were seen");
+        let estimate = observed
+            .estimate_ns(&COST, 1, 264)
+            .expect("calls were seen");
         assert!(estimate.abs_diff(one * 2) <= 2, "{estimate}");
         observed.record(&COST, 1, 264, one * 10);
-        let later = observed.estimate_ns(&COST, 1, 264).expect("calls were seen");
+        let later = observed
+            .estimate_ns(&COST, 1, 264)
+            .expect("calls were seen");
         assert!(later > estimate && later < one * 10);
     }
 }

@@ -87,7 +87,11 @@ pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 pub const fn pull_frame_keys(row_bytes: usize) -> usize {
     let wanted = FRAME_ROWS_BYTES / row_bytes;
     let wanted = if wanted == 0 { 1 } else { wanted };
-    if wanted > FRAME_KEYS_MAX as usize { FRAME_KEYS_MAX as usize } else { wanted }
+    if wanted > FRAME_KEYS_MAX as usize {
+        FRAME_KEYS_MAX as usize
+    } else {
+        wanted
+    }
 }
 
 // The largest rows, with state beside them (four vectors of f32 for every byte), fit a frame.

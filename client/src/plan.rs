@@ -24,7 +24,11 @@ pub(crate) struct Ask {
 impl Ask {
     /// Bytes of a row as answered.
     pub(crate) fn row_bytes(self, router: &Router) -> usize {
-        let state = if self.with_state { router.spec.state_bytes() } else { 0 };
+        let state = if self.with_state {
+            router.spec.state_bytes()
+        } else {
+            0
+        };
         router.spec.row_bytes() as usize + state as usize
     }
 }
@@ -145,7 +149,11 @@ impl Plan {
             next = keys.end;
             if !keys.is_empty() {
                 let shard = router.shard_at(rank as u32);
-                self.groups.push(Group { shard, node: router.node_of(shard), keys });
+                self.groups.push(Group {
+                    shard,
+                    node: router.node_of(shard),
+                    keys,
+                });
             }
         }
         self.keys.clear();
@@ -174,9 +182,15 @@ impl Plan {
         let mut at = 0;
         while at < self.groups.len() {
             let node = self.groups[at].node;
-            let more = self.groups[at..].iter().take_while(|g| g.node == node).count();
+            let more = self.groups[at..]
+                .iter()
+                .take_while(|g| g.node == node)
+                .count();
             let (first, last) = (at, at + more);
-            let (mut start, end) = (self.groups[first].keys.start, self.groups[last - 1].keys.end);
+            let (mut start, end) = (
+                self.groups[first].keys.start,
+                self.groups[last - 1].keys.end,
+            );
             let mut group = first;
             while start < end {
                 let stop = end.min(start + keys_max);
@@ -184,7 +198,11 @@ impl Plan {
                 while self.groups[group].keys.end < stop {
                     group += 1;
                 }
-                self.cuts.push(Cut { node, groups: from..group + 1, keys: start..stop });
+                self.cuts.push(Cut {
+                    node,
+                    groups: from..group + 1,
+                    keys: start..stop,
+                });
                 if self.groups[group].keys.end == stop {
                     group += 1;
                 }

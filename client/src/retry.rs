@@ -20,7 +20,10 @@ struct Purse {
 
 impl Budget {
     pub(crate) fn new(now: Instant) -> Self {
-        Self(Mutex::new(Purse { tokens: RETRY_RESERVE, seen: now }))
+        Self(Mutex::new(Purse {
+            tokens: RETRY_RESERVE,
+            seen: now,
+        }))
     }
 
     /// A call earns its share.
@@ -43,7 +46,9 @@ impl Budget {
     }
 
     fn purse(&self) -> std::sync::MutexGuard<'_, Purse> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -72,7 +77,9 @@ impl Tries {
     /// The pause before the next try, or `None` if there shall be none. `chance` is uniform in
     /// `[0, 1)`.
     pub(crate) fn pause(&self, now: Instant, budget: &Budget, chance: f64) -> Option<Duration> {
-        let full = PAUSE_FIRST.saturating_mul(1 << self.made.min(16)).min(PAUSE_MAX);
+        let full = PAUSE_FIRST
+            .saturating_mul(1 << self.made.min(16))
+            .min(PAUSE_MAX);
         // Half fixed, half jitter: tries spread, and none comes at once.
         let pause = full.mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0));
         let inside = now + pause < self.deadline;

@@ -88,7 +88,10 @@ impl Router {
             .shards
             .iter()
             .map(|shard| ShardRoute {
-                node: shard.replicas.first().map_or(NO_NODE, |r| r.node.to_native()),
+                node: shard
+                    .replicas
+                    .first()
+                    .map_or(NO_NODE, |r| r.node.to_native()),
                 epoch: shard.epoch.0.to_native(),
             })
             .collect();
@@ -132,7 +135,10 @@ impl Router {
             None => Ok(((mixed >> 1) >> self.hash_shift) as u32),
             Some(layout) => match layout.locate(key) {
                 Some((shard, _)) => Ok(shard),
-                None => Err(OutOfRange { row: key, rows: layout.rows() }),
+                None => Err(OutOfRange {
+                    row: key,
+                    rows: layout.rows(),
+                }),
             },
         }
     }
@@ -180,16 +186,25 @@ impl Router {
     pub(crate) fn shards_by_node(&self) -> Vec<(Arc<NodeRoute>, Vec<ShardIndex>)> {
         let of = |slot: usize| {
             let mine = |&s: &u32| self.node_of(s) as usize == slot;
-            (0..self.shards()).filter(mine).map(ShardIndex).collect::<Vec<_>>()
+            (0..self.shards())
+                .filter(mine)
+                .map(ShardIndex)
+                .collect::<Vec<_>>()
         };
-        let all = self.nodes.iter().enumerate().map(|(slot, node)| (node.clone(), of(slot)));
+        let all = self
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(slot, node)| (node.clone(), of(slot)));
         all.filter(|(_, shards)| !shards.is_empty()).collect()
     }
 
     /// What a table in this state refuses at once; reads and writes differ in `sealed` only.
     pub(crate) fn check_served(&self) -> Result<(), Refusal> {
         match self.state {
-            TableState::Lost => Err(Refusal::TableLost { table: self.spec.name.clone() }),
+            TableState::Lost => Err(Refusal::TableLost {
+                table: self.spec.name.clone(),
+            }),
             TableState::Creating => Err(Refusal::TableState {
                 table: self.spec.name.clone(),
                 state: self.state.word().into(),
@@ -216,9 +231,14 @@ impl From<OutOfRange> for Refusal {
 /// bytecheck proved structure; this checks what the values say.
 fn check(map: &ArchivedTableMap, spec: &TableSpec) -> Result<(), MapError> {
     let wrong = |why: String| Err(MapError::Content(why));
-    spec.validate().map_err(|e| MapError::Content(e.to_string()))?;
+    spec.validate()
+        .map_err(|e| MapError::Content(e.to_string()))?;
     if spec.shards == 0 || spec.shards > SHARDS_MAX || map.shards.len() != spec.shards as usize {
-        return wrong(format!("{} shards listed, {} said", map.shards.len(), spec.shards));
+        return wrong(format!(
+            "{} shards listed, {} said",
+            map.shards.len(),
+            spec.shards
+        ));
     }
     for (index, shard) in map.shards.iter().enumerate() {
         for replica in shard.replicas.iter() {

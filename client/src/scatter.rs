@@ -53,7 +53,10 @@ pub(crate) fn scatter(
 
     if refusals_bytes == 0 {
         if let Some(bad) = outcomes.iter().find(|o| o.refusal.get() != 0) {
-            return Err(Malformed(format!("shard {} is refused without a reason", bad.shard)));
+            return Err(Malformed(format!(
+                "shard {} is refused without a reason",
+                bad.shard
+            )));
         }
         take(plan, cut.keys.clone(), statuses, &mut body, out)?;
         return Ok(Vec::new());
@@ -61,8 +64,8 @@ pub(crate) fn scatter(
     let row_section = keys * out.row_bytes;
     let mut tail = body.clone();
     tail.advance(row_section);
-    let refusals: Vec<Refusal> = codec::decode(&tail.copy_to_bytes(refusals_bytes))
-        .map_err(|e| Malformed(e.to_string()))?;
+    let refusals: Vec<Refusal> =
+        codec::decode(&tail.copy_to_bytes(refusals_bytes)).map_err(|e| Malformed(e.to_string()))?;
     let mut refused = Vec::new();
     for (group, outcome) in plan.groups_of(cut).zip(outcomes) {
         let within = group.keys.start - cut.keys.start..group.keys.end - cut.keys.start;
@@ -70,10 +73,14 @@ pub(crate) fn scatter(
             0 => take(plan, group.keys, &statuses[within], &mut body, out)?,
             number => {
                 body.advance(within.len() * out.row_bytes);
-                let refusal = refusals.get(number as usize - 1).cloned().ok_or_else(|| {
-                    Malformed(format!("refusal {number} of {}", refusals.len()))
-                })?;
-                refused.push(RefusedGroup { keys: group.keys, refusal });
+                let refusal = refusals
+                    .get(number as usize - 1)
+                    .cloned()
+                    .ok_or_else(|| Malformed(format!("refusal {number} of {}", refusals.len())))?;
+                refused.push(RefusedGroup {
+                    keys: group.keys,
+                    refusal,
+                });
             }
         }
     }
@@ -92,7 +99,11 @@ fn check_header(
         return Err(Malformed(format!("it has {} B", body.len())));
     }
     let header = PulledHeader::read_from_bytes(&bytes).expect("the array has the header's size");
-    let (g, k, r) = (header.groups.get(), header.keys.get(), header.row_bytes.get());
+    let (g, k, r) = (
+        header.groups.get(),
+        header.keys.get(),
+        header.row_bytes.get(),
+    );
     if (g as usize, k as usize, r as usize) != (groups, keys, row_bytes) {
         let why = format!(
             "{g} groups, {k} keys, rows of {r} B; {groups}, {keys}, {row_bytes} B were asked for"
@@ -102,7 +113,11 @@ fn check_header(
     let refusals_bytes = header.refusals_bytes.get() as usize;
     let sections = groups * size_of::<GroupOutcome>() + keys + pad_to_8(keys) + keys * row_bytes;
     if body.len() != sections + refusals_bytes {
-        let why = format!("its sections take {} B, it has {}", sections + refusals_bytes, body.len());
+        let why = format!(
+            "its sections take {} B, it has {}",
+            sections + refusals_bytes,
+            body.len()
+        );
         return Err(Malformed(why));
     }
     Ok(refusals_bytes)
@@ -148,7 +163,10 @@ fn take(
 pub(crate) fn fill_duplicates(duplicates: &[(u32, u32)], out: &mut Out<'_>) {
     for &(position, first) in duplicates {
         let from = first as usize * out.row_bytes;
-        out.rows.copy_within(from..from + out.row_bytes, position as usize * out.row_bytes);
+        out.rows.copy_within(
+            from..from + out.row_bytes,
+            position as usize * out.row_bytes,
+        );
         out.statuses[position as usize] = out.statuses[first as usize];
     }
 }

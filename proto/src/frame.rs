@@ -201,7 +201,7 @@ impl FrameHeader {
 }
 
 /// What a pull does with a key that has no row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Missing {
     /// Answer the table's default row, status `default`; store nothing.

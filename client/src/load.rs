@@ -1,0 +1,396 @@
+//! Loading a new generation beside the one that is served. Nothing of it is seen before it is
+//! published whole (I-8); how is in `seal`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use mneme_proto::codec;
+use mneme_proto::control::{NodeRequest, NodeResponse, SealedReplica};
+use mneme_proto::frame::{FrameKind, LoadHeader};
+use mneme_proto::ids::{ShardIndex, TableGeneration};
+use mneme_proto::limits::FRAME_KEYS_MAX;
+use mneme_proto::refusal::Refusal;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
+
+use crate::error::ClientError;
+use crate::limits::{FRAMES_IN_FLIGHT, PUSH_FRAME_BYTES};
+use crate::paths::quic::{ControlFault, Exchanged, exchange};
+use crate::retry::Tries;
+use crate::router::Router;
+use crate::seal::sealed_of;
+use crate::table::Table;
+
+/// What a load will bring, so that every node can make room, or refuse, before the first row.
+#[derive(Debug, Clone, Copy)]
+pub enum LoadRows<'a> {
+    /// All rows of a dense table.
+    Dense,
+    /// These keys of a hashed table, in any order, none twice.
+    Keys(&'a [u64]),
+    /// This many rows per shard, in order of shards (see [`Table::rows_per_shard`]).
+    PerShard(&'a [u64]),
+}
+
+/// Which rows a [`Loader::put`] brings.
+#[derive(Debug, Clone, Copy)]
+pub enum LoadAt<'a> {
+    /// Rows of a dense table from this id on.
+    Row(u64),
+    /// The rows of these keys of a hashed table.
+    Keys(&'a [u64]),
+}
+
+/// A generation being loaded. Nothing of it is seen before [`Loader::publish`]. Dropped
+/// unfinished, its nodes are told to forget it.
+#[derive(Debug)]
+pub struct Loader {
+    table: Table,
+    router: Arc<Router>,
+    generation: TableGeneration,
+    deadline: Duration,
+    /// Rows put so far, per shard: the slot of a hashed shard's next one.
+    put: Vec<u64>,
+    replicas: Vec<SealedReplica>,
+    over: bool,
+}
+
+impl Table {
+    /// Counts keys by shard, for [`LoadRows::PerShard`]; feed it all keys, in any portions.
+    ///
+    /// # Errors
+    /// [`Refusal::RowOutOfRange`].
+    pub fn rows_per_shard<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k u64>,
+    ) -> Result<Vec<u64>, ClientError> {
+        let router = self.shared().router();
+        let mut rows = vec![0; router.shards() as usize];
+        for &key in keys {
+            rows[router.shard(key).map_err(Refusal::from)? as usize] += 1;
+        }
+        Ok(rows)
+    }
+
+    /// Begins to load a new generation. `deadline` is that of each step; the client's without
+    /// one.
+    ///
+    /// # Errors
+    /// [`Refusal::Limit`] if a node has no room; [`Refusal::TableState`]; [`Refusal::Shape`] for
+    /// rows that do not fit the table's kind.
+    pub async fn load(
+        &self,
+        rows: LoadRows<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<Loader, ClientError> {
+        let step = deadline.unwrap_or(self.shared().client.config.deadline);
+        let (generation, router) = self.begin_generation(Instant::now() + step).await?;
+        let counts = match rows {
+            LoadRows::Dense => match router.dense() {
+                Some(layout) => (0..router.shards())
+                    .map(|s| layout.rows_of_shard(s))
+                    .collect(),
+                None => return Err(kind_error("dense rows", "keys: it is hashed")),
+            },
+            _ if router.dense().is_some() => return Err(kind_error("keys", "rows: it is dense")),
+            LoadRows::Keys(keys) => self.rows_per_shard(keys)?,
+            LoadRows::PerShard(counts) if counts.len() == router.shards() as usize => {
+                counts.to_vec()
+            }
+            LoadRows::PerShard(counts) => {
+                let wanted = format!("{} shards", router.shards());
+                let found = format!("{} counts", counts.len());
+                return Err(ClientError::shape("the load", found, wanted));
+            }
+        };
+        let put = vec![0; router.shards() as usize];
+        let loader = Loader {
+            table: self.clone(),
+            router,
+            generation,
+            deadline: step,
+            put,
+            replicas: Vec::new(),
+            over: false,
+        };
+        let requests = loader
+            .router
+            .shards_by_node()
+            .into_iter()
+            .map(|(route, shards)| {
+                let rows = |shard: ShardIndex| (shard, counts[shard.0 as usize]);
+                let request = NodeRequest::BeginLoad {
+                    table: loader.router.table,
+                    generation,
+                    shards: shards.into_iter().map(rows).collect(),
+                };
+                (route, request)
+            });
+        loader
+            .table
+            .ask_nodes(requests.collect(), loader.until())
+            .await?;
+        Ok(loader)
+    }
+}
+
+impl Loader {
+    /// The generation being loaded.
+    #[must_use]
+    pub fn generation(&self) -> TableGeneration {
+        self.generation
+    }
+
+    /// Sends rows, `row_bytes` each. May be called many times; every row of the load comes
+    /// exactly once.
+    ///
+    /// # Errors
+    /// [`Refusal::Shape`], [`Refusal::RowOutOfRange`], refusals of nodes,
+    /// [`ClientError::Unavailable`]. The load cannot be finished after an error.
+    pub async fn put(&mut self, at: LoadAt<'_>, rows: &[u8]) -> Result<(), ClientError> {
+        let row_bytes = self.router.spec.row_bytes() as usize;
+        let count = match at {
+            LoadAt::Row(_) => rows.len() / row_bytes,
+            LoadAt::Keys(keys) => keys.len(),
+        };
+        if rows.len() != count * row_bytes {
+            let wanted = format!("{row_bytes} B a row");
+            return Err(ClientError::shape(
+                "the load",
+                format!("{} B", rows.len()),
+                wanted,
+            ));
+        }
+        let row = |index: usize| &rows[index * row_bytes..][..row_bytes];
+        let frames = match (at, self.router.dense().copied()) {
+            (LoadAt::Row(first), Some(layout)) => self.dense_frames(&layout, first, count, row)?,
+            (LoadAt::Keys(keys), None) => self.keyed_frames(keys, row)?,
+            (LoadAt::Row(_), None) => return Err(kind_error("row ids", "keys: it is hashed")),
+            (LoadAt::Keys(_), Some(_)) => return Err(kind_error("keys", "row ids: it is dense")),
+        };
+        let mut frames = frames.into_iter();
+        let mut sending = FuturesUnordered::new();
+        sending.extend(frames.by_ref().take(FRAMES_IN_FLIGHT).map(|f| self.send(f)));
+        while let Some(sent) = sending.next().await {
+            sent?;
+            sending.extend(frames.next().map(|f| self.send(f)));
+        }
+        Ok(())
+    }
+
+    /// Has all nodes check, seal and keep what they got.
+    ///
+    /// # Errors
+    /// Refusals of nodes: rows missing, a key twice; [`ClientError::Unavailable`].
+    pub async fn finish(&mut self) -> Result<&[SealedReplica], ClientError> {
+        let (table, generation) = (self.router.table, self.generation);
+        let finish = |(route, _)| (route, NodeRequest::FinishLoad { table, generation });
+        let requests = self
+            .router
+            .shards_by_node()
+            .into_iter()
+            .map(finish)
+            .collect();
+        let answers = self.table.ask_nodes(requests, self.until()).await?;
+        self.replicas = sealed_of(answers)?;
+        Ok(&self.replicas)
+    }
+
+    /// Makes the finished generation the one that everybody reads, whole (I-8). Finishes first
+    /// where that was not done.
+    ///
+    /// # Errors
+    /// [`Refusal::Conflict`] if a replica changed since it was finished.
+    pub async fn publish(mut self) -> Result<TableGeneration, ClientError> {
+        if self.replicas.is_empty() {
+            self.finish().await?;
+        }
+        let replicas = std::mem::take(&mut self.replicas);
+        self.table
+            .publish_replicas(self.generation, replicas, self.until())
+            .await?;
+        self.over = true;
+        Ok(self.generation)
+    }
+
+    /// Forgets the load.
+    pub async fn abandon(mut self) {
+        self.over = true;
+        let nodes: Vec<_> = self
+            .router
+            .shards_by_node()
+            .into_iter()
+            .map(|(route, _)| route)
+            .collect();
+        self.table
+            .abandon(&nodes, self.router.table, self.generation)
+            .await;
+    }
+
+    fn until(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// Cuts consecutive dense rows into frames: blocks stay together on their shard.
+    fn dense_frames<'r>(
+        &self,
+        layout: &mneme_proto::dense::DenseLayout,
+        first: u64,
+        count: usize,
+        row: impl Fn(usize) -> &'r [u8],
+    ) -> Result<Vec<LoadFrame>, ClientError> {
+        let out_of_range = |row| Refusal::RowOutOfRange {
+            row,
+            rows: layout.rows(),
+        };
+        let mut frames: Vec<LoadFrame> = Vec::new();
+        let mut index = 0;
+        while index < count {
+            let id = first
+                .checked_add(index as u64)
+                .ok_or_else(|| out_of_range(u64::MAX))?;
+            let (shard, local) = layout.locate(id).ok_or_else(|| out_of_range(id))?;
+            let in_block = (layout.block_rows() - (id & (layout.block_rows() - 1))) as usize;
+            let run = in_block.min(count - index).min(self.frame_rows());
+            let mut frame = LoadFrame::new(shard, local);
+            for at in index..index + run {
+                frame.rows.extend_from_slice(row(at));
+            }
+            frame.count = run;
+            frames.push(frame);
+            index += run;
+        }
+        let last = first.saturating_add(count as u64).saturating_sub(1);
+        if count > 0 && layout.locate(last).is_none() {
+            return Err(out_of_range(last).into());
+        }
+        Ok(frames)
+    }
+
+    /// Groups keyed rows by shard; each takes the next slot of its shard.
+    fn keyed_frames<'r>(
+        &mut self,
+        keys: &[u64],
+        row: impl Fn(usize) -> &'r [u8],
+    ) -> Result<Vec<LoadFrame>, ClientError> {
+        let frame_rows = self.frame_rows();
+        let mut open: Vec<Option<usize>> = vec![None; self.router.shards() as usize];
+        let mut frames: Vec<LoadFrame> = Vec::new();
+        for (index, &key) in keys.iter().enumerate() {
+            let shard = self.router.shard(key).map_err(Refusal::from)?;
+            let next = &mut self.put[shard as usize];
+            let place = match open[shard as usize] {
+                Some(place) if frames[place].count < frame_rows => place,
+                _ => {
+                    frames.push(LoadFrame::new(shard, *next));
+                    open[shard as usize] = Some(frames.len() - 1);
+                    frames.len() - 1
+                }
+            };
+            *next += 1;
+            let frame = &mut frames[place];
+            frame.keys.push(key.into());
+            frame.rows.extend_from_slice(row(index));
+            frame.count += 1;
+        }
+        Ok(frames)
+    }
+
+    fn frame_rows(&self) -> usize {
+        let row_bytes = self.router.spec.row_bytes() as usize + 8;
+        (PUSH_FRAME_BYTES / row_bytes).clamp(1, FRAME_KEYS_MAX as usize)
+    }
+
+    /// Sends one frame; a repeat rewrites the same rows.
+    async fn send(&self, frame: LoadFrame) -> Result<(), ClientError> {
+        let client = &self.table.shared().client;
+        let Some(route) = self.router.node(frame.shard) else {
+            let why = format!("shard {} has no replica at present", frame.shard);
+            return Err(Refusal::Unavailable { why }.into());
+        };
+        let to = client.links.to(route);
+        let header = LoadHeader {
+            table: self.router.table.0.into(),
+            generation: self.generation.0.into(),
+            first: frame.first.into(),
+            shard: frame.shard.into(),
+            rows: (frame.count as u32).into(),
+            keyed: u8::from(!frame.keys.is_empty()),
+            reserved: [0; 7],
+        };
+        let head = [header.as_bytes(), frame.keys.as_bytes()].concat();
+        let body = vec![Bytes::from(head), Bytes::from(frame.rows)];
+        let mut tries = Tries::new(self.until());
+        client.budget.earn();
+        loop {
+            let by = tries.begin(Instant::now());
+            let (send, want) = (FrameKind::Load, FrameKind::Control);
+            let exchanged = exchange(&client.links, &to, send, want, body.clone(), by).await;
+            let fault = match exchanged {
+                Exchanged::Answered(answer) => {
+                    match codec::decode::<NodeResponse>(&answer.into_contiguous()) {
+                        Ok(NodeResponse::Done) => return Ok(()),
+                        Ok(NodeResponse::Refused(refusal)) => ControlFault::Refused(refusal),
+                        Ok(other) => return Err(crate::table::unexpected(route, &other)),
+                        Err(error) => ControlFault::Node(crate::error::NodeFault::Malformed(
+                            error.to_string(),
+                        )),
+                    }
+                }
+                Exchanged::Refused(refusal) => ControlFault::Refused(refusal),
+                Exchanged::NotSent(fault) | Exchanged::InDoubt(fault) => ControlFault::Node(fault),
+            };
+            match tries.pause(Instant::now(), &client.budget, rand::random()) {
+                Some(pause) if fault.may_pass() => tokio::time::sleep(pause).await,
+                _ => return Err(self.table.node_error(route, fault)),
+            }
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let (table, router, generation) =
+            (self.table.clone(), self.router.clone(), self.generation);
+        self.table.shared().client.runtime.spawn(async move {
+            let nodes: Vec<_> = router
+                .shards_by_node()
+                .into_iter()
+                .map(|(route, _)| route)
+                .collect();
+            table.abandon(&nodes, router.table, generation).await;
+        });
+    }
+}
+
+/// Rows of one shard, on their way.
+struct LoadFrame {
+    shard: u32,
+    /// Local row or slot of the first one.
+    first: u64,
+    count: usize,
+    keys: Vec<U64>,
+    rows: Vec<u8>,
+}
+
+impl LoadFrame {
+    fn new(shard: u32, first: u64) -> Self {
+        Self {
+            shard,
+            first,
+            count: 0,
+            keys: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+}
+
+fn kind_error(found: &str, wanted: &str) -> ClientError {
+    ClientError::shape("the load", found.into(), wanted.into())
+}
