@@ -72,7 +72,10 @@ pub fn run_pull(table: &Table, rows: u64, batch: usize, seconds: f64) -> Result<
         keys.fill(&mut batch_keys);
         table.pull_into(&batch_keys, &mut out, &mut statuses, &options)
     })?;
-    let whole = batch_keys.iter().zip(out.chunks_exact(row_bytes)).all(|(k, r)| is_row(*k, r));
+    let whole = batch_keys
+        .iter()
+        .zip(out.chunks_exact(row_bytes))
+        .all(|(k, r)| is_row(*k, r));
     ensure!(whole, "mneme answered another row");
     Ok(figure)
 }
@@ -92,7 +95,9 @@ pub fn run_push(client: &Client, rows: u64, dim: u32, batch: usize, secs: f64) -
     let figure = measure(batch, secs, || {
         keys.fill(&mut batch_keys);
         let options = PushOptions::default();
-        table.push(PushMode::Gradient, &batch_keys, &gradients, &options).map(drop)
+        table
+            .push(PushMode::Gradient, &batch_keys, &gradients, &options)
+            .map(drop)
     });
     client.drop_table(&name)?;
     figure.context("a push failed")

@@ -1,5 +1,7 @@
 //! Every bound of the command line, with its reason.
 
+use std::time::Duration;
+
 /// Bytes of rows that an import or export holds at once: large enough that a chunk spreads over
 /// many shards, small enough to be nothing beside the table.
 pub const FILE_CHUNK_BYTES: usize = 8 << 20;
@@ -13,6 +15,13 @@ pub const SAFETENSORS_HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Names (of tensors, of keys) that an error line lists before it says "and N more".
 pub const NAMES_LISTED_MAX: usize = 10;
+
+/// Values of a row that are shown to people; `--json` has them all.
+pub const VALUES_SHOWN_MAX: usize = 8;
+
+/// Deadline of one step of an import, export or seal when none is given: a step may copy or
+/// sync gigabytes.
+pub const LONG_STEP_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Nodes of one `mneme dev`: all of them share one process and its memory.
 pub const DEV_NODES_MAX: u32 = 64;

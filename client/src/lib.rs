@@ -52,6 +52,7 @@ mod load;
 mod map;
 mod merge;
 mod options;
+mod parts;
 mod paths;
 mod plan;
 mod pull;
@@ -60,6 +61,7 @@ mod retry;
 mod router;
 mod scan;
 mod scatter;
+mod seal;
 mod session;
 mod table;
 

@@ -10,10 +10,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use mneme_net::Body;
-use mneme_proto::codec;
 use mneme_proto::control::{NodeRequest, NodeResponse};
-use mneme_proto::frame::{FrameKind, PushHeader, PushMode, PushPart, PushedView};
+use mneme_proto::frame::{FrameKind, PushHeader, PushMode, PushPart};
 use mneme_proto::ids::{Epoch, ShardIndex};
 use mneme_proto::limits::FRAME_KEYS_MAX;
 use mneme_proto::map::TableState;
@@ -21,52 +19,17 @@ use mneme_proto::refusal::Refusal;
 use tokio::time::timeout_at;
 use zerocopy::IntoBytes;
 
-use crate::error::{
-    ClientError, Fate, NodeFault, PartFate, PushFailure, Unavailable, UnavailableKeys,
-};
+use crate::error::{ClientError, NodeFault};
 use crate::limits::{FRAMES_IN_FLIGHT, PART_BYTES_MAX, PUSH_FRAME_BYTES};
 use crate::map::TableShared;
-use crate::merge::{Merged, PartKeys};
+use crate::merge::Merged;
 use crate::options::PushReport;
+use crate::parts::{Part, is_final, receive, report};
 use crate::paths::quic::{ControlFault, Exchanged, control, exchange};
 use crate::pull::{after_faults, served};
 use crate::retry::Tries;
 use crate::router::{NO_NODE, Router};
 use crate::session::Ticket;
-
-/// One part on its way.
-struct Part<'a> {
-    keys: &'a PartKeys,
-    ticket: Option<Ticket>,
-    /// It went out and no answer came: it may have taken effect.
-    doubt: Option<NodeFault>,
-    /// Why it is not done yet.
-    problem: Option<NodeFault>,
-    fate: Option<Fate>,
-    ignored: u32,
-}
-
-impl Part<'_> {
-    fn shard(&self) -> u32 {
-        self.keys.shard
-    }
-
-    fn is_open(&self) -> bool {
-        self.fate.is_none()
-    }
-
-    /// What it is if nothing more is tried. Its ticket is dropped, and thereby closed.
-    fn give_up(&mut self) {
-        let problem = self.problem.take();
-        let problem = problem.unwrap_or(NodeFault::Deadline("its turn"));
-        self.fate = Some(match (self.doubt.take(), problem) {
-            (Some(doubt), _) => Fate::InDoubt(doubt),
-            (None, NodeFault::Refused(refusal)) => Fate::Refused(refusal),
-            (None, fault) => Fate::NotSent(fault),
-        });
-        self.ticket = None;
-    }
-}
 
 /// What all frames of a push say.
 struct Push<'a> {
@@ -96,15 +59,7 @@ pub(crate) async fn push(
     };
     let client = &table.client;
     client.budget.earn();
-    let part = |keys| Part {
-        keys,
-        ticket: None,
-        doubt: None,
-        problem: None,
-        fate: None,
-        ignored: 0,
-    };
-    let mut parts: Vec<Part<'_>> = merged.parts.iter().map(part).collect();
+    let mut parts: Vec<Part<'_>> = merged.parts.iter().map(Part::new).collect();
     let mut tries = Tries::new(deadline);
     let mut router = served(table, deadline).await?;
     loop {
@@ -381,203 +336,4 @@ impl Push<'_> {
 fn no_replica(shard: u32) -> NodeFault {
     let why = format!("shard {shard} has no replica at present");
     NodeFault::Refused(Refusal::Unavailable { why })
-}
-
-/// Whether no retry will change it.
-fn is_final(refusal: &Refusal) -> bool {
-    let again = refusal.wants_new_map() || refusal.is_transient();
-    !again && !matches!(refusal, Refusal::UnknownSession { .. })
-}
-
-/// Whether the shard leaves the sequence of a part that it refused like this open. All other
-/// refusals of a part settle it.
-fn leaves_open(refusal: &Refusal) -> bool {
-    !is_final(refusal)
-        || matches!(
-            refusal,
-            Refusal::Sequence { .. }
-                | Refusal::TableLost { .. }
-                | Refusal::PermissionDenied { .. }
-                | Refusal::Internal { .. }
-        )
-}
-
-/// Takes in what came for one frame.
-fn receive(parts: &mut [Part<'_>], frame: &[usize], exchanged: Exchanged) {
-    let answered = match exchanged {
-        Exchanged::Answered(body) => take_outcomes(parts, frame, body),
-        Exchanged::Refused(refusal) => {
-            // Refused before any part was looked at: all sequences are open.
-            for &at in frame {
-                refused(&mut parts[at], refusal.clone(), true);
-            }
-            Ok(())
-        }
-        Exchanged::NotSent(fault) => {
-            for &at in frame {
-                parts[at].problem = Some(fault.clone());
-            }
-            Ok(())
-        }
-        Exchanged::InDoubt(fault) => Err(fault),
-    };
-    if let Err(fault) = answered {
-        for &at in frame {
-            parts[at].doubt = Some(fault.clone());
-            parts[at].problem = Some(fault.clone());
-        }
-    }
-}
-
-fn take_outcomes(parts: &mut [Part<'_>], frame: &[usize], body: Body) -> Result<(), NodeFault> {
-    let malformed = |why: String| NodeFault::Malformed(why);
-    let body = body.into_contiguous();
-    let view = PushedView::parse(&body).map_err(|e| malformed(e.to_string()))?;
-    let shards = view.outcomes.iter().map(|outcome| outcome.shard.get());
-    if !shards.eq(frame.iter().map(|&at| parts[at].shard())) {
-        return Err(malformed("it answered other parts than were sent".into()));
-    }
-    let refusals: Vec<Refusal> = if view.refusals.is_empty() {
-        Vec::new()
-    } else {
-        codec::decode(view.refusals).map_err(|e| malformed(e.to_string()))?
-    };
-    let named = |number: u32| number as usize <= refusals.len();
-    if !view
-        .outcomes
-        .iter()
-        .all(|outcome| named(outcome.refusal.get()))
-    {
-        return Err(malformed("it refused a part without a reason".into()));
-    }
-    for (&at, outcome) in frame.iter().zip(view.outcomes) {
-        let part = &mut parts[at];
-        match outcome.refusal.get() {
-            0 => {
-                part.ignored = outcome.ignored.get();
-                part.fate = Some(Fate::Applied {
-                    rows: outcome.rows.get(),
-                });
-                if let Some(ticket) = part.ticket.take() {
-                    ticket.settle();
-                }
-            }
-            number => {
-                let refusal = refusals[number as usize - 1].clone();
-                let open = leaves_open(&refusal);
-                refused(part, refusal, open);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A part was refused. `open`: its sequence was not settled by that.
-fn refused(part: &mut Part<'_>, refusal: Refusal, open: bool) {
-    if !open {
-        if let Some(ticket) = part.ticket.take() {
-            ticket.settle();
-        }
-        part.doubt = None;
-        part.fate = Some(Fate::Refused(refusal));
-        return;
-    }
-    if matches!(refusal, Refusal::UnknownSession { .. })
-        && let Some(ticket) = part.ticket.take()
-    {
-        ticket.session_unknown();
-        if let Some(doubt) = part.doubt.take() {
-            // An earlier send may have taken effect: a second sequence could apply it twice.
-            part.fate = Some(Fate::InDoubt(doubt));
-            return;
-        }
-    }
-    let last = is_final(&refusal);
-    part.problem = Some(NodeFault::Refused(refusal));
-    if last {
-        part.give_up();
-    }
-}
-
-/// What the caller is told.
-fn report(router: &Router, parts: Vec<Part<'_>>) -> Result<PushReport, ClientError> {
-    let mut report = PushReport {
-        parts: parts.len() as u32,
-        ..PushReport::default()
-    };
-    let mut fates = Vec::with_capacity(parts.len());
-    for (at, part) in parts.into_iter().enumerate() {
-        let fate = part
-            .fate
-            .unwrap_or(Fate::NotSent(NodeFault::Deadline("its turn")));
-        if let Fate::Applied { rows } = fate {
-            report.rows += u64::from(rows);
-            report.ignored += u64::from(part.ignored);
-        }
-        let keys = part.keys.keys.len() as u32;
-        fates.push((
-            at,
-            PartFate {
-                shard: part.keys.shard,
-                keys,
-                fate,
-            },
-        ));
-    }
-    let any = |of: fn(&Fate) -> bool| fates.iter().any(|(_, part)| of(&part.fate));
-    let (applied, doubt, refused, unsent) = (
-        any(|f| matches!(f, Fate::Applied { .. })),
-        any(|f| matches!(f, Fate::InDoubt(_))),
-        any(|f| matches!(f, Fate::Refused(_))),
-        any(|f| matches!(f, Fate::NotSent(_))),
-    );
-    let table = router.spec.name.clone();
-    let all = |fates: Vec<(usize, PartFate)>| fates.into_iter().map(|(_, part)| part).collect();
-    match (applied, doubt, refused, unsent) {
-        (_, false, false, false) => Ok(report),
-        (_, true, ..) => Err(ClientError::InDoubt(PushFailure {
-            table,
-            parts: all(fates),
-        })),
-        (false, _, true, false) => Err(first_refusal(fates)),
-        (false, _, false, true) => Err(ClientError::Unavailable(unsent_parts(router, fates))),
-        _ => Err(ClientError::PartlyRefused(PushFailure {
-            table,
-            parts: all(fates),
-        })),
-    }
-}
-
-fn first_refusal(fates: Vec<(usize, PartFate)>) -> ClientError {
-    let mut refusals = fates.into_iter().filter_map(|(_, part)| match part.fate {
-        Fate::Refused(refusal) => Some(refusal),
-        _ => None,
-    });
-    let first = refusals.next();
-    ClientError::Refused(first.expect("the caller found a refused part"))
-}
-
-fn unsent_parts(router: &Router, fates: Vec<(usize, PartFate)>) -> Unavailable {
-    let mut faults: Vec<UnavailableKeys> = Vec::new();
-    for (_, part) in fates {
-        let Fate::NotSent(why) = part.fate else {
-            continue;
-        };
-        let node = router.node(part.shard);
-        let name = node.map_or("none".into(), |n| n.name.to_string());
-        if faults.iter().any(|f| f.node == name && f.why == why) {
-            continue;
-        }
-        let address = node.map_or("no address".into(), |n| n.address.to_string());
-        faults.push(UnavailableKeys {
-            node: name,
-            address,
-            positions: Vec::new(),
-            why,
-        });
-    }
-    Unavailable {
-        table: router.spec.name.clone(),
-        faults,
-    }
 }

@@ -37,9 +37,13 @@ impl Default for Window {
 }
 
 impl Window {
+    fn has_room(&self) -> bool {
+        self.next - self.lowest < SESSION_WINDOW
+    }
+
     /// The next sequence, if the window has room.
     pub(crate) fn take(&mut self) -> Option<u64> {
-        if self.next - self.lowest >= SESSION_WINDOW {
+        if !self.has_room() {
             return None;
         }
         self.next += 1;
@@ -91,10 +95,7 @@ impl Session {
     pub(crate) async fn room(&self) {
         loop {
             let freed = self.freed.notified();
-            let window = self.window();
-            let full = window.next - window.lowest >= SESSION_WINDOW;
-            drop(window);
-            if !full || self.over.load(Ordering::Relaxed) {
+            if self.window().has_room() || self.over.load(Ordering::Relaxed) {
                 return;
             }
             freed.await;

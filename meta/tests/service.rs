@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use fixture::spec;
 use mneme_meta::limits::{NODE_LEASE, SNAPSHOT_EVERY_ENTRIES};
+use mneme_meta::log_store::LogStore;
+use mneme_meta::log_store::database::CatalogueStore;
 use mneme_meta::{Catalogue, CatalogueOpenError};
 use mneme_net::Role;
 use mneme_proto::codec;
@@ -16,6 +18,7 @@ use mneme_proto::frame::FrameKind;
 use mneme_proto::ids::{Generation, Revision, TableGeneration};
 use mneme_proto::map::TableState;
 use mneme_proto::refusal::Refusal;
+use openraft::storage::RaftLogStorage;
 use site::{PATIENCE, Site, TestNode, named};
 
 fn create(request: u64, name: &str) -> CatalogueRequest {
@@ -110,7 +113,7 @@ async fn a_killed_member_comes_back_with_what_it_answered() {
     let before = client.map(create(1, "t")).await;
     let revision = client.revision().await;
 
-    let copy = site.dir.path().join("copy");
+    let copy = site.path.join("copy");
     std::fs::create_dir(&copy).unwrap();
     let file = "catalogue.redb";
     std::fs::copy(site.data().join(file), copy.join(file)).unwrap();
@@ -152,6 +155,11 @@ async fn the_log_is_cut_behind_snapshots_and_nothing_is_lost() {
     }
     let revision = catalogue.revision();
     catalogue.shutdown().await;
+
+    let store = CatalogueStore::open(&site.data(), 1).unwrap();
+    let log = LogStore::new(store).get_log_state().await.unwrap();
+    assert!(log.last_purged_log_id.is_some(), "{log:?}");
+
     let catalogue = site.open(false).await;
     assert_eq!(catalogue.revision(), revision);
     let node = TestNode::enter(&site, &catalogue, "n1").await;
@@ -186,6 +194,25 @@ async fn directories_are_founded_once_and_used_by_one() {
     );
     let catalogue = site.open(true).await;
     assert_eq!(catalogue.cluster(), cluster);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_member_stops_and_lets_its_directory_go() {
+    let site = Site::new();
+    let catalogue = site.open(true).await;
+    let client = site.dial(&catalogue, Role::Client, "c").await;
+    let revision = client.revision().await;
+    drop(catalogue);
+    let deadline = Instant::now() + PATIENCE;
+    let again = loop {
+        match Catalogue::open(site.options(&site.data(), false)).await {
+            Ok(again) => break again,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(again.revision(), revision);
+    client.link.closed_for().await;
 }
 
 /// I-13: the certificate decides who speaks for a node.

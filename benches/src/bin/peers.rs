@@ -38,7 +38,10 @@ fn main() -> Result<()> {
     let mut table = Table::default();
     engine_figures(&options, &mut table)?;
     network_figures(&options, &mut table)?;
-    println!("{}", table.markdown(&["redis", "bare quinn", "bare gather"]));
+    println!(
+        "{}",
+        table.markdown(&["redis", "bare quinn", "bare gather"])
+    );
     Ok(())
 }
 
@@ -52,10 +55,26 @@ fn engine_figures(options: &Options, table: &mut Table) -> Result<()> {
     for _ in 0..options.rounds {
         let name = format!("engine pull {row_bytes} B x 1024");
         let seconds = options.seconds;
-        table.add(&name, "bare gather", bare_gather::run(&flat, row_bytes, 1024, seconds));
-        table.add(&name, "sealed dense", engine::pull_sealed(&sealed, 1024, seconds)?);
-        table.add(&name, "mutable dense", engine::pull_mutable(&dense.reader(), 1024, seconds)?);
-        table.add(&name, "mutable hashed", engine::pull_mutable(&hashed.reader(), 1024, seconds)?);
+        table.add(
+            &name,
+            "bare gather",
+            bare_gather::run(&flat, row_bytes, 1024, seconds),
+        );
+        table.add(
+            &name,
+            "sealed dense",
+            engine::pull_sealed(&sealed, 1024, seconds)?,
+        );
+        table.add(
+            &name,
+            "mutable dense",
+            engine::pull_mutable(&dense.reader(), 1024, seconds)?,
+        );
+        table.add(
+            &name,
+            "mutable hashed",
+            engine::pull_mutable(&hashed.reader(), 1024, seconds)?,
+        );
     }
     drop((flat, sealed, dense, hashed));
     for optimizer in ["sgd", "adagrad"] {
@@ -83,8 +102,16 @@ fn network_figures(options: &Options, table: &mut Table) -> Result<()> {
             let seconds = options.seconds;
             let figure = redis::run_mget(&mut redis, rows, row_bytes, batch, seconds)?;
             table.add(&name, "redis", figure);
-            table.add(&name, "bare quinn", bare_quinn::run(row_bytes, batch, seconds)?);
-            table.add(&name, "mneme quic", mneme::run_pull(&sealed, rows, batch, seconds)?);
+            table.add(
+                &name,
+                "bare quinn",
+                bare_quinn::run(row_bytes, batch, seconds)?,
+            );
+            table.add(
+                &name,
+                "mneme quic",
+                mneme::run_pull(&sealed, rows, batch, seconds)?,
+            );
         }
     }
     for &batch in options.batch.iter().filter(|&&b| b >= 1024) {

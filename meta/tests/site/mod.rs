@@ -29,28 +29,43 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory with an authority, and certificates and members made in it.
 pub struct Site {
-    pub dir: TempDir,
+    pub path: PathBuf,
     pub clock_ms: Arc<AtomicU64>,
+    _dir: Option<TempDir>,
 }
 
 impl Site {
+    /// A new one, gone with the value.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        init_authority(&dir.path().join("ca")).unwrap();
+        Self::make(dir.path());
+        let mut site = Self::at(dir.path());
+        site._dir = Some(dir);
+        site
+    }
+
+    /// Makes one in `path`.
+    pub fn make(path: &Path) {
+        init_authority(&path.join("ca")).unwrap();
+    }
+
+    /// The one in `path`.
+    pub fn at(path: &Path) -> Self {
         Self {
-            dir,
+            path: path.to_path_buf(),
             clock_ms: Arc::new(AtomicU64::new(1_000_000)),
+            _dir: None,
         }
     }
 
     pub fn identity(&self, role: Role, name: &str) -> Identity {
-        let out = self.dir.path().join(format!("{role}-{name}"));
-        issue(&self.dir.path().join("ca"), role, name, &out).unwrap();
+        let out = self.path.join(format!("{role}-{name}"));
+        issue(&self.path.join("ca"), role, name, &out).unwrap();
         Identity::load(&out).unwrap()
     }
 
     pub fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.path.join("data")
     }
 
     pub fn options(&self, data: &Path, init: bool) -> CatalogueOptions {
