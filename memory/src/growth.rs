@@ -72,6 +72,15 @@ impl Index {
     }
 }
 
+/// What growth asks of the slab: whose row stands in a slot that the index names.
+pub(crate) trait SlotKeys {
+    /// The key in a slot.
+    fn key(&self, slot: u64) -> u64;
+
+    /// Asks the processor for it.
+    fn prefetch(&self, slot: u64);
+}
+
 /// The one writer of an index.
 #[derive(Debug)]
 pub(crate) struct IndexWriter {
@@ -133,6 +142,11 @@ impl IndexWriter {
                 .sum::<u64>()
     }
 
+    /// Whether a growth is under way or a table that grew is still held by readers.
+    pub(crate) fn is_growing(&self) -> bool {
+        !matches!(self.growth, Growth::Resting) || !self.retired.is_empty()
+    }
+
     /// Where the current table stands in the region's file, and its bytes.
     pub(crate) fn extent(&self) -> (u64, u64) {
         self.table.as_ref().map_or((0, 0), |table| table.extent())
@@ -165,18 +179,18 @@ impl IndexWriter {
         Ok(pool.rounded(plan::index_bytes(need)))
     }
 
-    /// Begins to grow into memory that [`IndexWriter::asks`] asked for. `key_of` names the key in
-    /// a slot.
+    /// Begins to grow into memory that [`IndexWriter::asks`] asked for. `keys` names the keys in
+    /// the slots.
     pub(crate) fn grow(
         &mut self,
         region: &Arc<Region>,
         taken: Taken,
-        key_of: impl Fn(u64) -> u64,
+        keys: &impl SlotKeys,
     ) -> Result<(), PoolError> {
         // A push that is large against the table may come while it still grows: then it waits
         // for the rest of a move that is as small as the table.
         while !matches!(self.growth, Growth::Resting) {
-            self.step(&key_of)?;
+            self.step(keys)?;
         }
         let bytes = taken.bytes();
         let mut piece = Piece::map(region, self.next_offset, taken)?;
@@ -193,7 +207,7 @@ impl IndexWriter {
     }
 
     /// One bounded step of growth, if there is any.
-    pub(crate) fn step(&mut self, key_of: &impl Fn(u64) -> u64) -> Result<(), PoolError> {
+    pub(crate) fn step(&mut self, keys: &impl SlotKeys) -> Result<(), PoolError> {
         if !self.retired.is_empty() {
             self.retired.retain(|table| Arc::strong_count(table) > 1);
         }
@@ -211,17 +225,21 @@ impl IndexWriter {
                 let to = (from + GROWTH_BUCKETS_PER_INSERT as u64).min(table.count());
                 *cursor = to;
                 let end = to == table.count();
+                let ahead = (to + GROWTH_BUCKETS_PER_INSERT as u64).min(table.count());
+                (to..ahead)
+                    .flat_map(|bucket| table.slots_of(bucket))
+                    .for_each(|s| keys.prefetch(s));
                 for bucket in from..to {
-                    self.move_bucket(bucket, key_of);
+                    self.move_bucket(bucket, keys);
                 }
                 if !end {
                     return Ok(());
                 }
             }
-            Growth::Respilling { next, keys } => {
+            Growth::Respilling { next, keys: left } => {
                 let next = Arc::clone(next);
-                let at = keys.len().saturating_sub(GROWTH_BUCKETS_PER_INSERT);
-                for key in keys.split_off(at) {
+                let at = left.len().saturating_sub(GROWTH_BUCKETS_PER_INSERT);
+                for key in left.split_off(at) {
                     self.respill(&next, key);
                 }
                 if at > 0 {
@@ -262,7 +280,7 @@ impl IndexWriter {
     }
 
     /// Moves the keys of an old bucket into the next table, then sends its readers on.
-    fn move_bucket(&self, bucket: u64, key_of: &impl Fn(u64) -> u64) {
+    fn move_bucket(&self, bucket: u64, keys: &impl SlotKeys) {
         let (Some(table), Growth::Moving { next, .. }) = (&self.table, &self.growth) else {
             return;
         };
@@ -270,7 +288,7 @@ impl IndexWriter {
             return;
         }
         for slot in table.slots_of(bucket) {
-            self.put(next, key_of(slot), slot);
+            self.put(next, keys.key(slot), slot);
         }
         table.mark_moved(bucket);
     }
@@ -309,13 +327,13 @@ impl IndexWriter {
     }
 
     /// The table that holds `key` from now on, its buckets having been moved if they must.
-    fn home(&self, key: u64, key_of: &impl Fn(u64) -> u64) -> Option<Arc<Table>> {
+    fn home(&self, key: u64, keys: &impl SlotKeys) -> Option<Arc<Table>> {
         let table = self.table.as_ref()?;
         match &self.growth {
             Growth::Resting | Growth::Populating(_) => Some(Arc::clone(table)),
             Growth::Moving { next, .. } => {
                 for bucket in table.place(key).buckets {
-                    self.move_bucket(bucket, key_of);
+                    self.move_bucket(bucket, keys);
                 }
                 Some(Arc::clone(next))
             }
@@ -324,20 +342,20 @@ impl IndexWriter {
     }
 
     /// Enters a key that is not in the index, with one step of growth. Room was asked for.
-    pub(crate) fn insert(&mut self, key: u64, slot: u64, key_of: impl Fn(u64) -> u64) {
+    pub(crate) fn insert(&mut self, key: u64, slot: u64, keys: &impl SlotKeys) {
         // A step that fails leaves the growth where it was, to be tried again: the table that is
         // there takes the key, or the spill map does, since the push may be acknowledged already.
-        let _ = self.step(&key_of);
+        let _ = self.step(keys);
         let home = self
-            .home(key, &key_of)
+            .home(key, keys)
             .expect("room was asked for, so there is a table");
         self.put(&home, key, slot);
         self.entries += 1;
     }
 
     /// Takes a key out of the index; it stands there with `slot`.
-    pub(crate) fn remove(&mut self, key: u64, slot: u64, key_of: impl Fn(u64) -> u64) {
-        let Some(home) = self.home(key, &key_of) else {
+    pub(crate) fn remove(&mut self, key: u64, slot: u64, keys: &impl SlotKeys) {
+        let Some(home) = self.home(key, keys) else {
             return;
         };
         if !home.remove(&home.place(key), slot) {

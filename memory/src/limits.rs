@@ -39,7 +39,7 @@ pub const BUCKETS_MAX: u64 = 1 << 30;
 
 /// Old buckets moved, per insert, while the index grows: enough that growth ends long before the
 /// next index is full, few enough that no push feels it (B059).
-pub const GROWTH_BUCKETS_PER_INSERT: usize = 2;
+pub const GROWTH_BUCKETS_PER_INSERT: usize = 4;
 
 /// Rows that a batch read prefetches ahead of its copies (DEPENDENCIES: the measured optimum).
 pub const PREFETCH_ROWS: usize = 8;

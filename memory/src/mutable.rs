@@ -17,14 +17,13 @@ pub use reader::{BatchOutcome, Gone, MutableReader, ReadError};
 pub(crate) use reader::{check_buffers, status_byte};
 pub use writer::{MutableWriter, Rows};
 
-use crate::growth::{Index, IndexWriter};
+use crate::growth::{Index, IndexWriter, SlotKeys};
 use crate::header::{LayoutKind, LiveHeader, PlaneLayout, RegionHeader, RegionState};
 use crate::plan;
 use crate::pool::{Pool, PoolError};
-use crate::region::Region;
 use crate::slab::Slab;
 use crate::slot::{LIVE, SLOT_HEADER_BYTES, SlotHeader};
-use crate::words::padded;
+use crate::words::{self, padded};
 
 /// Where a row stands. Valid as long as its key is not deleted: slots never move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -207,21 +206,19 @@ impl Shared {
     }
 }
 
+impl SlotKeys for Shared {
+    fn key(&self, slot: u64) -> u64 {
+        self.slot(slot).key()
+    }
+
+    fn prefetch(&self, slot: u64) {
+        words::prefetch(self.rows.address(slot), 1);
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         // Nobody reads here any more; a mapping elsewhere learns it before the memory goes (I-6).
         self.update_header(|header| header.state = RegionState::Dead);
-    }
-}
-
-/// The region of a slab, made when it first takes memory.
-fn region_of(
-    slab: &Slab,
-    pool: &Arc<Pool>,
-    name: impl FnOnce() -> String,
-) -> Result<Arc<Region>, PoolError> {
-    match slab.region() {
-        Some(region) => Ok(Arc::clone(region)),
-        None => Region::create(pool, &name()),
     }
 }

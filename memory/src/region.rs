@@ -1,4 +1,8 @@
-//! Regions: one memfd each, mapped in parts, taken from a pool in pieces.
+//! Regions: mapped in parts, taken from a pool in pieces.
+//!
+//! A region that may be shared with other processes is one memfd. One that never is (optimizer
+//! state) is anonymous memory, which can have huge pages where shared memory is refused them.
+//! Both are addressed alike, by offsets into the region.
 //!
 //! The file is sparse and only ever grows: a part that was given back is a hole, and its offset
 //! never serves anything else, so a reader with a stale mapping reads zeros and never somebody
@@ -7,23 +11,35 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::Advice;
 
+use crate::limits::EXTENT_BYTES;
 use crate::pool::{Pool, PoolError, Taken};
 
-/// One contiguous range of a node's memory, belonging to one replica: a file without a name.
-/// The last owner's drop gives its memory back.
+/// One contiguous range of a node's memory, belonging to one replica. The last owner's drop gives
+/// its memory back.
 #[derive(Debug)]
 pub struct Region {
     pool: Arc<Pool>,
     name: String,
-    file: File,
-    /// Length of the file; it only grows.
-    file_bytes: Mutex<u64>,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// A file without a name.
+    Memfd {
+        file: File,
+        /// Its length; it only grows.
+        bytes: Mutex<u64>,
+    },
+    /// Anonymous memory, with the bytes of it that are populated.
+    Private { populated: AtomicU64 },
 }
 
 impl Region {
@@ -42,41 +58,68 @@ impl Region {
         // ours, and FUTURE_WRITE would forbid the hole that gives memory back.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)
             .map_err(|e| PoolError::system(format!("sealing {name}"), e))?;
+        let backing = Backing::Memfd {
+            file: File::from(fd),
+            bytes: Mutex::new(0),
+        };
+        Ok(Self::register(pool, name, backing))
+    }
+
+    /// Makes an empty region that can never be shared.
+    #[must_use]
+    pub fn create_private(pool: &Arc<Pool>, name: &str) -> Arc<Self> {
+        let populated = AtomicU64::new(0);
+        Self::register(pool, name, Backing::Private { populated })
+    }
+
+    fn register(pool: &Arc<Pool>, name: &str, backing: Backing) -> Arc<Self> {
         let region = Arc::new(Self {
             pool: Arc::clone(pool),
             name: name.to_owned(),
-            file: File::from(fd),
-            file_bytes: Mutex::new(0),
+            backing,
         });
         pool.register(&region);
-        Ok(region)
+        region
     }
 
-    /// Maps `bytes` bytes of the file from `offset`, both multiples of the page. Takes no memory.
+    /// Maps `bytes` bytes of the region from `offset`, both multiples of the page. Takes no memory.
     pub(crate) fn map(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Span, PoolError> {
-        let end = offset + bytes;
-        let mut file_bytes = self
-            .file_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if end > *file_bytes {
-            rustix::fs::ftruncate(&self.file, end)
-                .map_err(|e| PoolError::system(format!("growing {} to {end}", self.name), e))?;
-            *file_bytes = end;
-        }
-        drop(file_bytes);
-        let map = MmapOptions::new()
-            .offset(offset)
-            .len(usize::try_from(bytes).expect("a 64-bit machine"))
-            .map_raw(&self.file)
-            .map_err(|e| PoolError::system(format!("mapping {bytes} bytes of {}", self.name), e))?;
+        let mut options = MmapOptions::new();
+        options.len(usize::try_from(bytes).expect("a 64-bit machine"));
+        let map = match &self.backing {
+            Backing::Memfd { file, .. } => {
+                self.extend(offset + bytes)?;
+                options.offset(offset).map_raw(file)
+            }
+            Backing::Private { .. } => {
+                if self.pool.spec().huge {
+                    options.huge(Some(EXTENT_BYTES.trailing_zeros() as u8));
+                }
+                options.no_reserve_swap().map_anon().map(MmapRaw::from)
+            }
+        };
         let span = Span {
             region: Arc::clone(self),
-            map,
+            map: map.map_err(|e| {
+                PoolError::system(format!("mapping {bytes} bytes of {}", self.name), e)
+            })?,
             offset,
         };
-        span.advise()?;
+        span.bind()?;
         Ok(span)
+    }
+
+    /// Makes a file reach to `end`.
+    fn extend(&self, end: u64) -> Result<(), PoolError> {
+        if let Backing::Memfd { file, bytes } = &self.backing {
+            let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            if end > *bytes {
+                rustix::fs::ftruncate(file, end)
+                    .map_err(|e| PoolError::system(format!("growing {} to {end}", self.name), e))?;
+                *bytes = end;
+            }
+        }
+        Ok(())
     }
 
     /// A read-only descriptor of the region's file, for a process of another user on this host:
@@ -85,8 +128,14 @@ impl Region {
     /// # Errors
     /// What the system says.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        rustix::fs::fchmod(&self.file, Mode::RUSR)?;
-        let path = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        let Backing::Memfd { file, .. } = &self.backing else {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("{} is private", self.name),
+            ));
+        };
+        rustix::fs::fchmod(file, Mode::RUSR)?;
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         Ok(rustix::fs::open(
             path,
             OFlags::RDONLY | OFlags::CLOEXEC,
@@ -99,13 +148,10 @@ impl Region {
     /// # Errors
     /// What the system says.
     pub fn resident_bytes(&self) -> io::Result<u64> {
-        Ok(rustix::fs::fstat(&self.file)?.st_blocks as u64 * 512)
-    }
-
-    /// Gives a range of the file back to the system; its readers then read zeros.
-    fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.file, flags, offset, bytes)?)
+        match &self.backing {
+            Backing::Memfd { file, .. } => Ok(rustix::fs::fstat(file)?.st_blocks as u64 * 512),
+            Backing::Private { populated } => Ok(populated.load(Ordering::Relaxed)),
+        }
     }
 
     pub(crate) const fn pool(&self) -> &Arc<Pool> {
@@ -113,17 +159,22 @@ impl Region {
     }
 }
 
+/// Gives a range of a file back to the system; its readers then read zeros.
+fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // Closing alone would leave the memory to whoever still holds a shared descriptor, though
         // the pool no longer counts it.
-        let bytes = *self
-            .file_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if bytes > 0 {
-            // A failure leaves what a plain close leaves: there is nobody to tell in a drop.
-            let _ = self.punch(0, bytes);
+        if let Backing::Memfd { file, bytes } = &mut self.backing {
+            let bytes = *bytes.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if bytes > 0 {
+                // A failure leaves what a plain close leaves: there is nobody to tell in a drop.
+                let _ = punch(file, 0, bytes);
+            }
         }
     }
 }
@@ -164,16 +215,19 @@ impl Span {
         if from == to {
             return Ok(());
         }
+        self.advise_huge(from.next_multiple_of(EXTENT_BYTES), to);
         let address = self.base().wrapping_add(from as usize).cast();
         // SAFETY: the range lies within this mapping, which lives as long as `self`; populating
         // changes no byte of it.
         unsafe { rustix::mm::madvise(address, (to - from) as usize, Advice::LinuxPopulateWrite) }
             .map_err(|e| {
-                PoolError::system(
-                    format!("populating {} bytes of {}", to - from, self.region.name),
-                    e,
-                )
-            })
+            let what = format!("populating {} bytes of {}", to - from, self.region.name);
+            PoolError::system(what, e)
+        })?;
+        if let Backing::Private { populated } = &self.region.backing {
+            populated.fetch_add(to - from, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Gives the memory of `[from, to)` of the span back; the counting is the caller's.
@@ -181,18 +235,36 @@ impl Span {
         if from == to {
             return Ok(());
         }
-        self.region.punch(self.offset + from, to - from)
+        match &self.region.backing {
+            Backing::Memfd { file, .. } => punch(file, self.offset + from, to - from),
+            Backing::Private { populated } => {
+                let address = self.base().wrapping_add(from as usize).cast();
+                // SAFETY: the range lies within this mapping; its owner calls this when it is
+                // done with what stands there, and zeros are as good to it.
+                unsafe {
+                    rustix::mm::madvise(address, (to - from) as usize, Advice::LinuxDontNeed)
+                }?;
+                populated.fetch_sub(to - from, Ordering::Relaxed);
+                Ok(())
+            }
+        }
     }
 
-    /// Huge pages where the system gives them to shared memory; the pool's NUMA node.
-    fn advise(&self) -> Result<(), PoolError> {
-        if !self.region.pool.spec().huge {
-            // SAFETY: the whole of a live mapping; the advice changes no byte. Systems without it
-            // answer EINVAL and have small pages.
+    /// Asks for huge pages for what is whole extents and about to be populated: never for more
+    /// than is counted.
+    fn advise_huge(&self, from: u64, to: u64) {
+        if from < to && !self.region.pool.spec().huge {
+            let address = self.base().wrapping_add(from as usize).cast();
+            // SAFETY: a range of a live mapping; the advice changes no byte. Systems that do not
+            // know it for such memory answer an error and have small pages.
             let _ = unsafe {
-                rustix::mm::madvise(self.base().cast(), self.map.len(), Advice::LinuxHugepage)
+                rustix::mm::madvise(address, (to - from) as usize, Advice::LinuxHugepage)
             };
         }
+    }
+
+    /// Binds the span to the pool's NUMA node, if it has one.
+    fn bind(&self) -> Result<(), PoolError> {
         let Some(node) = self.region.pool.spec().numa else {
             return Ok(());
         };
@@ -323,17 +395,26 @@ mod tests {
         drop(region);
         shared.read_exact_at(&mut read, 0).unwrap();
         assert_eq!(read, [0; 13]);
-        assert_eq!(pool.usage(), PoolUsage0::of(&pool));
+        assert_eq!(
+            (pool.usage().used_bytes, pool.usage().resident_bytes),
+            (0, 0)
+        );
     }
 
-    struct PoolUsage0;
-    impl PoolUsage0 {
-        fn of(pool: &Pool) -> crate::pool::PoolUsage {
-            crate::pool::PoolUsage {
-                limit_bytes: pool.spec().limit_bytes,
-                used_bytes: 0,
-                resident_bytes: 0,
-            }
-        }
+    /// Optimizer state is never shared: there is nothing to share.
+    #[test]
+    fn private_region_has_no_descriptor_and_is_counted_alike() {
+        let pool = pool();
+        let region = Region::create_private(&pool, "state");
+        let mut piece = Piece::map(&region, 0, pool.take(4 << 20).unwrap()).unwrap();
+        piece.populate_step(u64::MAX).unwrap();
+        assert_eq!(pool.usage().resident_bytes, 4 << 20);
+        let error = region.share().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        drop(piece);
+        assert_eq!(
+            (pool.usage().used_bytes, pool.usage().resident_bytes),
+            (0, 0)
+        );
     }
 }

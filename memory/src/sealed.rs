@@ -284,19 +284,18 @@ impl SealedShard {
 
     /// Key (or local row) and row of each slot, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.iter_from(0)
+    }
+
+    /// [`SealedShard::iter`] from slot `slot` on.
+    pub fn iter_from(&self, slot: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let inner = &*self.inner;
-        inner
-            .content()
-            .chunks_exact(inner.stride)
-            .enumerate()
-            .map(|(slot, bytes)| {
-                let key = if inner.keyed {
-                    inner.key(slot as u64)
-                } else {
-                    slot as u64
-                };
-                (key, &bytes[inner.key_bytes()..][..inner.row_bytes])
-            })
+        let first = slot.min(inner.rows);
+        let content = &inner.content()[first as usize * inner.stride..];
+        content.chunks_exact(inner.stride).zip(first..).map(|(bytes, slot)| {
+            let key = if inner.keyed { inner.key(slot) } else { slot };
+            (key, &bytes[inner.key_bytes()..][..inner.row_bytes])
+        })
     }
 }
 

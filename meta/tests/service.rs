@@ -1,249 +1,25 @@
 //! A member behind real links: what clients and nodes are answered, and what survives.
 
 mod fixture;
+mod site;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use fixture::{region, registration, spec};
-use mneme_meta::limits::NODE_LEASE;
-use mneme_meta::{Catalogue, CatalogueOpenError, CatalogueOptions, Clock};
-use mneme_net::{Endpoint, Identity, Link, LinkOptions, Role, init_authority, issue};
+use fixture::spec;
+use mneme_meta::limits::{NODE_LEASE, SNAPSHOT_EVERY_ENTRIES};
+use mneme_meta::log_store::LogStore;
+use mneme_meta::log_store::database::CatalogueStore;
+use mneme_meta::{Catalogue, CatalogueOpenError};
+use mneme_net::Role;
 use mneme_proto::codec;
-use mneme_proto::control::{
-    CatalogueRequest, CatalogueResponse, Change, ShardReport, ShardStatus, TableRef,
-};
+use mneme_proto::control::{CatalogueRequest, CatalogueResponse, Change};
 use mneme_proto::frame::FrameKind;
-use mneme_proto::ids::{
-    Generation, Incarnation, NodeId, Revision, ShardId, ShardIndex, TableGeneration,
-};
-use mneme_proto::map::{TableMap, TableState};
+use mneme_proto::ids::{Generation, Revision, TableGeneration};
+use mneme_proto::map::TableState;
 use mneme_proto::refusal::Refusal;
-use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A directory with an authority, and certificates and members made in it.
-struct Site {
-    dir: TempDir,
-    clock_ms: Arc<AtomicU64>,
-}
-
-impl Site {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        init_authority(&dir.path().join("ca")).unwrap();
-        Self {
-            dir,
-            clock_ms: Arc::new(AtomicU64::new(1_000_000)),
-        }
-    }
-
-    fn identity(&self, role: Role, name: &str) -> Identity {
-        let out = self.dir.path().join(format!("{role}-{name}"));
-        issue(&self.dir.path().join("ca"), role, name, &out).unwrap();
-        Identity::load(&out).unwrap()
-    }
-
-    fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
-    }
-
-    fn options(&self, data: &Path, init: bool) -> CatalogueOptions {
-        let clock_ms = self.clock_ms.clone();
-        CatalogueOptions {
-            id: 1,
-            listen: "127.0.0.1:0".parse().unwrap(),
-            data: data.to_path_buf(),
-            identity: self.identity(Role::Catalogue, "m1"),
-            init,
-            links: LinkOptions::default(),
-            http: Some("127.0.0.1:0".parse().unwrap()),
-            clock: Clock::from_fn(move || Duration::from_millis(clock_ms.load(Ordering::Relaxed))),
-        }
-    }
-
-    async fn open(&self, init: bool) -> Catalogue {
-        Catalogue::open(self.options(&self.data(), init))
-            .await
-            .unwrap()
-    }
-
-    async fn dial(&self, catalogue: &Catalogue, role: Role, name: &str) -> Caller {
-        let endpoint = Endpoint::dialer(self.identity(role, name), LinkOptions::default());
-        let endpoint = endpoint.unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let addr = catalogue.local_addr();
-        let link = endpoint
-            .connect(addr, Role::Catalogue, deadline)
-            .await
-            .unwrap();
-        Caller {
-            link,
-            _endpoint: endpoint,
-        }
-    }
-}
-
-/// One principal's link.
-struct Caller {
-    link: Link,
-    _endpoint: Endpoint,
-}
-
-impl Caller {
-    async fn ask(&self, request: CatalogueRequest) -> CatalogueResponse {
-        let body = vec![codec::encode_bytes(&request)];
-        let deadline = Instant::now() + PATIENCE;
-        let answer = self
-            .link
-            .call(FrameKind::Control, 7, body, deadline)
-            .await
-            .unwrap();
-        assert_eq!(answer.kind, FrameKind::Control);
-        codec::decode(&answer.body.into_contiguous()).unwrap()
-    }
-
-    async fn refused(&self, request: CatalogueRequest) -> Refusal {
-        match self.ask(request).await {
-            CatalogueResponse::Refused(refusal) => refusal,
-            other => panic!("not refused: {other:?}"),
-        }
-    }
-
-    async fn map(&self, request: CatalogueRequest) -> TableMap {
-        match self.ask(request).await {
-            CatalogueResponse::Map(map) => codec::decode(&map).unwrap(),
-            other => panic!("no map: {other:?}"),
-        }
-    }
-
-    async fn table(&self, name: &str) -> TableMap {
-        self.map(CatalogueRequest::GetMap { table: named(name) })
-            .await
-    }
-
-    async fn revision(&self) -> Revision {
-        match self.ask(CatalogueRequest::Hello).await {
-            CatalogueResponse::Hello { revision, .. } => revision,
-            other => panic!("no greeting: {other:?}"),
-        }
-    }
-}
-
-fn named(name: &str) -> TableRef {
-    TableRef::Name {
-        tenant: "default".into(),
-        name: name.into(),
-    }
-}
-
-/// A node that serves whatever it is told to, as the server crate's does.
-struct TestNode {
-    caller: Caller,
-    node: NodeId,
-    incarnation: Incarnation,
-    next: u64,
-}
-
-impl TestNode {
-    async fn enter(site: &Site, catalogue: &Catalogue, name: &str) -> Self {
-        let caller = site.dial(catalogue, Role::Node, name).await;
-        match caller
-            .ask(CatalogueRequest::Register(registration(name, vec![])))
-            .await
-        {
-            CatalogueResponse::Registered {
-                node,
-                incarnation,
-                first_generation,
-                ..
-            } => Self {
-                caller,
-                node,
-                incarnation,
-                next: first_generation.0,
-            },
-            other => panic!("not registered: {other:?}"),
-        }
-    }
-
-    async fn maps(&self) -> Vec<TableMap> {
-        let request = CatalogueRequest::NodeTables { node: self.node };
-        match self.caller.ask(request).await {
-            CatalogueResponse::Maps { maps, .. } => {
-                maps.iter().map(|m| codec::decode(m).unwrap()).collect()
-            }
-            other => panic!("no maps: {other:?}"),
-        }
-    }
-
-    /// Reports every shard of this node that has no region yet; `fail` says it cannot.
-    async fn work(&mut self, fail: bool) {
-        let mut shards = Vec::new();
-        for map in self.maps().await {
-            for (shard, index) in map.shards.iter().zip(0..) {
-                let replica = &shard.replicas[0];
-                let mine = map.nodes[replica.node as usize].node == self.node;
-                if !mine || replica.region.is_some() || replica.lost {
-                    continue;
-                }
-                let status = if fail {
-                    ShardStatus::Failed("pool dram:1MiB is full".into())
-                } else {
-                    self.next += 1;
-                    ShardStatus::Serving(region(Generation(self.next - 1), 0))
-                };
-                shards.push(ShardReport {
-                    shard: ShardId {
-                        table: map.table,
-                        shard: ShardIndex(index),
-                    },
-                    epoch: shard.epoch,
-                    generation: TableGeneration(0),
-                    status,
-                });
-            }
-        }
-        let request = CatalogueRequest::Report {
-            node: self.node,
-            incarnation: self.incarnation,
-            shards,
-        };
-        let answer = self.caller.ask(request).await;
-        assert!(
-            matches!(answer, CatalogueResponse::Done { .. }),
-            "{answer:?}"
-        );
-    }
-
-    /// Follows the catalogue for ever, as a node does.
-    async fn run(mut self, fail: bool) {
-        let mut from = Revision(0);
-        loop {
-            let watch = CatalogueRequest::Watch {
-                from,
-                wait_ms: 10_000,
-            };
-            match self.caller.ask(watch).await {
-                CatalogueResponse::Changes { revision, .. }
-                | CatalogueResponse::Compacted { revision } => from = revision,
-                other => panic!("not a watch's answer: {other:?}"),
-            }
-            self.work(fail).await;
-        }
-    }
-
-    fn heartbeat(&self) -> CatalogueRequest {
-        CatalogueRequest::Heartbeat {
-            node: self.node,
-            incarnation: self.incarnation,
-            pools: vec![],
-        }
-    }
-}
+use openraft::storage::RaftLogStorage;
+use site::{PATIENCE, Site, TestNode, named};
 
 fn create(request: u64, name: &str) -> CatalogueRequest {
     CatalogueRequest::CreateTable {
@@ -337,7 +113,7 @@ async fn a_killed_member_comes_back_with_what_it_answered() {
     let before = client.map(create(1, "t")).await;
     let revision = client.revision().await;
 
-    let copy = site.dir.path().join("copy");
+    let copy = site.path.join("copy");
     std::fs::create_dir(&copy).unwrap();
     let file = "catalogue.redb";
     std::fs::copy(site.data().join(file), copy.join(file)).unwrap();
@@ -364,7 +140,7 @@ async fn the_log_is_cut_behind_snapshots_and_nothing_is_lost() {
     let site = Site::new();
     let catalogue = site.open(true).await;
     let node = TestNode::enter(&site, &catalogue, "n1").await;
-    let last = mneme_meta::limits::SNAPSHOT_EVERY_ENTRIES + 100;
+    let last = SNAPSHOT_EVERY_ENTRIES + 100;
     let mut newest = Generation(0);
     for _ in 0..last {
         let take = CatalogueRequest::TakeGenerations {
@@ -379,6 +155,11 @@ async fn the_log_is_cut_behind_snapshots_and_nothing_is_lost() {
     }
     let revision = catalogue.revision();
     catalogue.shutdown().await;
+
+    let store = CatalogueStore::open(&site.data(), 1).unwrap();
+    let log = LogStore::new(store).get_log_state().await.unwrap();
+    assert!(log.last_purged_log_id.is_some(), "{log:?}");
+
     let catalogue = site.open(false).await;
     assert_eq!(catalogue.revision(), revision);
     let node = TestNode::enter(&site, &catalogue, "n1").await;
@@ -413,6 +194,25 @@ async fn directories_are_founded_once_and_used_by_one() {
     );
     let catalogue = site.open(true).await;
     assert_eq!(catalogue.cluster(), cluster);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_member_stops_and_lets_its_directory_go() {
+    let site = Site::new();
+    let catalogue = site.open(true).await;
+    let client = site.dial(&catalogue, Role::Client, "c").await;
+    let revision = client.revision().await;
+    drop(catalogue);
+    let deadline = Instant::now() + PATIENCE;
+    let again = loop {
+        match Catalogue::open(site.options(&site.data(), false)).await {
+            Ok(again) => break again,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(again.revision(), revision);
+    client.link.closed_for().await;
 }
 
 /// I-13: the certificate decides who speaks for a node.

@@ -86,21 +86,22 @@ async fn measure(addr: SocketAddr, identity: Identity, repeats: usize) -> Outcom
     let deadline = Instant::now() + Duration::from_secs(5);
     let link = endpoint.connect(addr, Role::Node, deadline).await?;
     println!(
-        "{:>6} {:>6} {:>10} {:>10} {:>10} {:>8}",
-        "rows", "depth", "p50 us", "p99 us", "k rows/s", "GB/s"
+        "{:>6} {:>6} {:>10} {:>10} {:>10} {:>8} {:>10}",
+        "rows", "depth", "p50 us", "p99 us", "k rows/s", "GB/s", "cpu us"
     );
     for (rows, depth) in SHAPES {
         let repeats = (repeats * 1024 / rows.max(64)).clamp(20, repeats * 4);
         // The first tenth warms up.
         shape(&link, rows, depth, repeats / 10 + 1).await?;
-        let start = Instant::now();
+        let (start, cpu_start) = (Instant::now(), cpu_us());
         let mut times_us = shape(&link, rows, depth, repeats).await?;
         let elapsed_s = start.elapsed().as_secs_f64();
+        let cpu_each_us = (cpu_us() - cpu_start) / times_us.len() as f64;
         times_us.sort_by(f64::total_cmp);
         let at = |share: f64| times_us[((times_us.len() - 1) as f64 * share) as usize];
         let rate = (times_us.len() * rows) as f64 / elapsed_s;
         println!(
-            "{rows:>6} {depth:>6} {:>10.0} {:>10.0} {:>10.0} {:>8.2}",
+            "{rows:>6} {depth:>6} {:>10.0} {:>10.0} {:>10.0} {:>8.2} {cpu_each_us:>10.0}",
             at(0.5),
             at(0.99),
             rate / 1e3,
@@ -109,6 +110,12 @@ async fn measure(addr: SocketAddr, identity: Identity, repeats: usize) -> Outcom
     }
     println!("{:?}", link.stats());
     Ok(())
+}
+
+/// Processor time of both ends so far.
+fn cpu_us() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
 /// `repeats` requests, `depth` at a time; returns the time of each.

@@ -298,6 +298,25 @@ async fn a_storm_of_dialers_all_link() {
         node.stats().handshakes == 400
     })
     .await;
-    assert_eq!(node.stats().handshakes_failed, 0);
-    support::until("all links are closed again", || node.stats().links == 0).await;
+}
+
+/// B099 in small: links that end, well or badly, leave nothing behind.
+#[tokio::test]
+async fn ended_links_leave_nothing_behind() {
+    let authority = Authority::new();
+    let node = authority.node();
+    echo(&node);
+    let dialer = authority.dialer();
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = files();
+    for _ in 0..60 {
+        let link = dialer.connect(node.local_addr(), Role::Node, soon()).await;
+        check(&link.expect("a link")).await;
+        fault(&dialer, node.local_addr(), Role::Catalogue).await;
+    }
+    support::until("both ends have closed their links", || {
+        node.stats().links + dialer.stats().links == 0
+    })
+    .await;
+    assert_eq!(files(), before);
 }

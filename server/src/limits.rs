@@ -38,6 +38,10 @@ pub const SCAN_BYTES_MAX: usize = CONTROL_BODY_BYTES_MAX as usize / 2;
 /// memory, nor keep a table from taking pushes.
 pub const LOAD_IDLE: Duration = Duration::from_secs(120);
 
+/// Rows copied at a time when a mutable shard is sealed: the shard's lock is held for well under
+/// a millisecond.
+pub const ROWS_PER_COPY: usize = 1024;
+
 /// Loads under way on one node.
 pub const LOADS_MAX: usize = 64;
 
@@ -49,6 +53,16 @@ pub const NODE_LEASE: Duration = Duration::from_secs(3);
 
 /// The same as the node counts it, from when it sent the renewal.
 pub const NODE_LEASE_HELD: Duration = Duration::from_millis(2700);
+
+/// Threads of the background runtime: one may be busy making a shard while another renews the
+/// lease.
+pub const BACKGROUND_THREADS: usize = 2;
+
+/// How long a stopping node waits for its peers to hear of it.
+pub const CLOSE_WAIT: Duration = Duration::from_millis(500);
+
+/// How often figures are reported and idle loads looked for.
+pub const TICK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// One question to the catalogue. Above an election of its leader.
 pub const CATALOGUE_DEADLINE: Duration = Duration::from_secs(5);
@@ -65,8 +79,8 @@ pub const REGISTER_DEADLINE: Duration = Duration::from_secs(60);
 /// Generations asked for at a time: several tables of the largest number of shards.
 pub const GENERATIONS_PER_BLOCK: u32 = 16_384;
 
-/// A request about an unknown table asks the catalogue at most this often (per table, in
-/// effect): a client with a wrong id must not turn the node into a flood.
+/// Distance between looks at the catalogue for one table: a client with a wrong map or id must
+/// not turn the node into a flood.
 pub const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Tables with series of their own on `/metrics` (B111).

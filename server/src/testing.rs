@@ -46,47 +46,43 @@ impl PlainRows {
 }
 
 impl Rows for PlainRows {
-    fn locate(&self, key: u64, _local: u64) -> Option<u64> {
-        self.slots.contains_key(&key).then_some(key & 0xFFFF_FFFF)
+    type Slot = u64;
+
+    fn locate_each(&self, places: &[u64], slots: &mut Vec<Option<u64>>) {
+        let slot = |place: &u64| self.slots.contains_key(place).then_some(*place);
+        slots.clear();
+        slots.extend(places.iter().map(slot));
     }
 
     fn read(&self, slot: u64, row: &mut [u8], state: &mut [u8]) {
-        let held = self
-            .slots
-            .iter()
-            .find(|(key, _)| **key & 0xFFFF_FFFF == slot);
-        let (_, (held_row, held_state)) = held.expect("a slot that locate gave");
+        let (held_row, held_state) = &self.slots[&slot];
         row.copy_from_slice(held_row);
         state.copy_from_slice(held_state);
     }
 
     fn reserve(&mut self, rows: u64) -> Result<(), Refusal> {
         match self.room {
-            Some(room) if room < rows => Err(Refusal::Limit {
+            Some(limit) if limit < rows => Err(Refusal::Limit {
                 what: "rows".into(),
                 asked: rows,
                 used: 0,
-                limit: room,
+                limit,
             }),
             _ => Ok(()),
         }
     }
 
-    fn write(&mut self, _slot: u64, key: u64, row: &[u8], state: &[u8]) {
-        self.slots.insert(key, (row.to_vec(), state.to_vec()));
+    fn write(&mut self, slot: u64, row: &[u8], state: &[u8]) {
+        self.slots.insert(slot, (row.to_vec(), state.to_vec()));
     }
 
-    fn insert(&mut self, key: u64, row: &[u8], state: &[u8]) {
-        let before = self.slots.insert(key, (row.to_vec(), state.to_vec()));
-        assert!(before.is_none(), "key {key} had a row");
+    fn insert(&mut self, place: u64, row: &[u8], state: &[u8]) {
+        let before = self.slots.insert(place, (row.to_vec(), state.to_vec()));
+        assert!(before.is_none(), "{place} had a row");
     }
 
-    fn delete(&mut self, _slot: u64, key: u64) {
-        assert!(self.slots.remove(&key).is_some(), "key {key} had no row");
-    }
-
-    fn len(&self) -> u64 {
-        self.slots.len() as u64
+    fn delete(&mut self, place: u64) {
+        assert!(self.slots.remove(&place).is_some(), "{place} had no row");
     }
 }
 

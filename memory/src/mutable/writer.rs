@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use mneme_proto::ids::Epoch;
 
-use super::{MutableKind, MutableReader, Shared, Slot, region_of};
+use super::{MutableKind, MutableReader, Shared, Slot};
 use crate::growth::IndexWriter;
 use crate::header::{LiveHeader, RegionHeader, RegionState};
 use crate::pool::{Pool, PoolError};
@@ -204,10 +204,16 @@ impl MutableWriter {
             return Ok(());
         }
         let mut taken = pool.take(for_rows + for_state + for_index)?;
-        let region = region_of(&shared.rows, pool, || shared.region_name("rows"))?;
+        let region = match shared.rows.region() {
+            Some(region) => Arc::clone(region),
+            None => Region::create(pool, &shared.region_name("rows"))?,
+        };
         if slots > self.slots {
             if let Some(state) = &self.state {
-                let region = region_of(&state.slab, pool, || shared.region_name("state of"))?;
+                let region = match state.slab.region() {
+                    Some(region) => Arc::clone(region),
+                    None => Region::create_private(pool, &shared.region_name("state of")),
+                };
                 state.slab.grow(&region, slots, taken.split(for_state))?;
             }
             shared.rows.grow(&region, slots, taken.split(for_rows))?;
@@ -218,8 +224,7 @@ impl MutableWriter {
             self.slots = shared.rows.slots().min(in_state);
         }
         if for_index > 0 {
-            let key_of = |slot| shared.slot(slot).key();
-            self.index.grow(&region, taken, key_of)?;
+            self.index.grow(&region, taken, &**shared)?;
         }
         self.publish_header();
         Ok(())
@@ -242,6 +247,26 @@ impl MutableWriter {
         }
     }
 
+    /// Goes on with the growth of the index, if any, by `steps` bounded steps; false when there is
+    /// none left. For idle moments: inserts drive it too, but after the last one two indexes would
+    /// stand.
+    ///
+    /// # Errors
+    /// [`PoolError::System`]; growth stands where it was.
+    pub fn settle(&mut self, steps: u32) -> Result<bool, PoolError> {
+        for _ in 0..steps {
+            if !self.index.is_growing() {
+                break;
+            }
+            self.index.step(&*self.shared)?;
+        }
+        let more = self.index.is_growing();
+        if !more && self.index.extent().0 != self.header().index_offset {
+            self.publish_header();
+        }
+        Ok(more)
+    }
+
     /// Where the key's row stands.
     #[must_use]
     pub fn locate(&self, key: u64) -> Option<Slot> {
@@ -260,8 +285,9 @@ impl MutableWriter {
         header.key() == key && header.flags() == LIVE
     }
 
-    /// [`MutableWriter::locate`] for a batch, with index and slots asked for ahead; `slots` is
-    /// cleared and gets one answer per key, in order.
+    /// [`MutableWriter::locate`] for a batch, with index and slot headers asked for ahead; `slots`
+    /// is cleared and gets one answer per key, in order. Whoever then goes through the rows calls
+    /// [`MutableWriter::prefetch`] some slots ahead.
     pub fn locate_batch(&self, keys: &[u64], slots: &mut Vec<Option<Slot>>) {
         use crate::limits::PREFETCH_ROWS as AHEAD;
         slots.clear();
@@ -278,7 +304,7 @@ impl MutableWriter {
             if let Some(key) = keys.get(turn)
                 && let Some(slot) = table.guess(&table.place(*key))
             {
-                self.prefetch(Slot(slot));
+                words::prefetch(self.shared.rows.address(slot), 1);
             }
             if let Some(key) = keys.get(turn.wrapping_sub(AHEAD)) {
                 let mut check = |slot| self.is_key(slot, *key).then_some(Slot(slot));
@@ -434,7 +460,7 @@ impl MutableWriter {
         // The row first, so that whoever finds the key finds the row.
         self.store(slot, key, row, state);
         let shared = &self.shared;
-        self.index.insert(key, slot, |slot| shared.slot(slot).key());
+        self.index.insert(key, slot, &**shared);
         self.shared.len.store(self.index.len(), Ordering::Release);
         Ok(Slot(slot))
     }
@@ -449,7 +475,7 @@ impl MutableWriter {
             return false;
         };
         let shared = &self.shared;
-        self.index.remove(key, slot, |slot| shared.slot(slot).key());
+        self.index.remove(key, slot, &**shared);
         let next = self.free_first.map_or(0, |slot| slot + 1);
         let mut zeros = std::mem::take(&mut self.scratch);
         zeros.fill(0);
@@ -468,9 +494,16 @@ impl MutableWriter {
     /// All rows in the order of their slots.
     #[must_use]
     pub fn iter(&self) -> Rows<'_> {
+        self.iter_from(0)
+    }
+
+    /// The rows of slot number `slot` and after: a long scan goes on where it was, by
+    /// [`Rows::next_slot`], without keeping the writer.
+    #[must_use]
+    pub const fn iter_from(&self, slot: u64) -> Rows<'_> {
         Rows {
             writer: self,
-            next: 0,
+            next: slot,
         }
     }
 }
@@ -489,6 +522,14 @@ impl<'a> IntoIterator for &'a MutableWriter {
 pub struct Rows<'a> {
     writer: &'a MutableWriter,
     next: u64,
+}
+
+impl Rows<'_> {
+    /// The number of the slot after the last row that was given.
+    #[must_use]
+    pub const fn next_slot(&self) -> u64 {
+        self.next
+    }
 }
 
 impl<'a> Iterator for Rows<'a> {
@@ -511,6 +552,6 @@ impl<'a> Iterator for Rows<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some((self.writer.high - self.next) as usize))
+        (0, Some(self.writer.high.saturating_sub(self.next) as usize))
     }
 }

@@ -87,11 +87,14 @@ pub enum StoreOpenError {
 /// Why reading or writing an open store failed. The member must stop: its disk is not to be
 /// trusted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub enum StoreError {
+    /// A record is not readable.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// The embedded store fails.
     #[error(transparent)]
     Database(#[from] redb::Error),
+    /// The thread that waited for the disk did not come back.
     #[error("the store's task ended: {0}")]
     Task(#[from] tokio::task::JoinError),
 }

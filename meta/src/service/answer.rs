@@ -3,20 +3,24 @@
 //! Changes go through Raft. Reads that decide something (a heartbeat, a node's tables) wait for a
 //! quorum round first; maps, lists and watches carry the revision they are of.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mneme_net::Principal;
 use mneme_proto::codec;
 use mneme_proto::control::{
-    CatalogueRequest, CatalogueResponse, ClusterStatus, NodeStatus, PoolReport, TableRef,
+    CatalogueRequest, CatalogueResponse, ClusterStatus, NodeRegistration, NodeStatus, PoolReport,
+    TableRef,
 };
 use mneme_proto::ids::{Incarnation, NodeId, TableId};
 use mneme_proto::refusal::Refusal;
+use mneme_proto::schema::TableSpec;
 
 use crate::service::access;
 use crate::service::member::{Declined, Member};
 use crate::state::command::{Command, Outcome};
 use crate::state::nodes::check_pools;
+use crate::state::record::NodeRecord;
 
 type Answer = Result<CatalogueResponse, Declined>;
 
@@ -51,19 +55,16 @@ impl Member {
     }
 
     async fn decide(&self, request: CatalogueRequest) -> Answer {
+        use CatalogueRequest as Ask;
         match request {
-            CatalogueRequest::Hello => self.hello(),
-            CatalogueRequest::Register(registration) => {
-                let pools = registration.pools.clone();
-                let outcome = self.write(Command::Register(registration)).await?;
-                self.registered(outcome, pools)
-            }
-            CatalogueRequest::Heartbeat {
+            Ask::Hello => self.hello(),
+            Ask::Register(registration) => self.register(registration).await,
+            Ask::Heartbeat {
                 node,
                 incarnation,
                 pools,
             } => self.heartbeat(node, incarnation, pools).await,
-            CatalogueRequest::Report {
+            Ask::Report {
                 node,
                 incarnation,
                 shards,
@@ -75,44 +76,20 @@ impl Member {
                 };
                 self.done(command).await
             }
-            CatalogueRequest::TakeGenerations {
+            Ask::TakeGenerations {
                 node,
                 incarnation,
                 count,
-            } => {
-                let command = Command::TakeGenerations {
-                    node,
-                    incarnation,
-                    count,
-                };
-                match self.write(command).await? {
-                    Outcome::Generations(block) => Ok(CatalogueResponse::Generations {
-                        first: block.first,
-                        count: block.count,
-                    }),
-                    other => Err(unexpected(&other)),
-                }
+            } => self.take_generations(node, incarnation, count).await,
+            Ask::NodeTables { node } => self.node_tables(node).await,
+            Ask::CreateTable { request, spec } => self.create_table(request, spec).await,
+            Ask::DropTable { table } => self.done(Command::DropTable { table }).await,
+            Ask::ResetTable { table } => {
+                let command = Command::ResetTable { table };
+                self.until_served(command, false).await
             }
-            CatalogueRequest::NodeTables { node } => self.node_tables(node).await,
-            CatalogueRequest::CreateTable { request, spec } => {
-                let candidates = {
-                    let (liveness, now) = self.liveness();
-                    self.view.read(|state| liveness.candidates(state, now))
-                };
-                let command = Command::CreateTable {
-                    request,
-                    spec,
-                    candidates,
-                };
-                self.until_served(command, true).await
-            }
-            CatalogueRequest::DropTable { table } => self.done(Command::DropTable { table }).await,
-            CatalogueRequest::ResetTable { table } => {
-                self.until_served(Command::ResetTable { table }, false)
-                    .await
-            }
-            CatalogueRequest::BeginLoad { table } => self.begin_load(table).await,
-            CatalogueRequest::Publish {
+            Ask::BeginLoad { table } => self.begin_load(table).await,
+            Ask::Publish {
                 table,
                 generation,
                 replicas,
@@ -124,14 +101,13 @@ impl Member {
                 };
                 self.done(command).await
             }
-            CatalogueRequest::ListTables => Ok(CatalogueResponse::Tables(
-                self.view.read(|state| state.summaries()),
-            )),
-            CatalogueRequest::GetMap { table } => {
-                Ok(CatalogueResponse::Map(self.encoded_map(&table)?))
+            Ask::ListTables => {
+                let tables = self.view.read(|state| state.summaries());
+                Ok(CatalogueResponse::Tables(tables))
             }
-            CatalogueRequest::Watch { from, wait_ms } => Ok(self.watch(from, wait_ms).await),
-            CatalogueRequest::Status => self.status(),
+            Ask::GetMap { table } => Ok(CatalogueResponse::Map(self.encoded_map(&table)?)),
+            Ask::Watch { from, wait_ms } => Ok(self.watch(from, wait_ms).await),
+            Ask::Status => self.status(),
         }
     }
 
@@ -147,7 +123,9 @@ impl Member {
         })
     }
 
-    fn registered(&self, outcome: Outcome, pools: Vec<PoolReport>) -> Answer {
+    async fn register(&self, registration: NodeRegistration) -> Answer {
+        let (name, pools) = (registration.name.clone(), registration.pools.clone());
+        let outcome = self.write(Command::Register(registration)).await?;
         let Outcome::Registered {
             node,
             incarnation,
@@ -157,6 +135,7 @@ impl Member {
         else {
             return Err(unexpected(&outcome));
         };
+        tracing::info!(%name, %node, %incarnation, "a node registered");
         let (mut liveness, now) = self.liveness();
         liveness.hear(node, now, pools);
         Ok(CatalogueResponse::Registered {
@@ -167,6 +146,35 @@ impl Member {
             generations: generations.count,
             revision,
         })
+    }
+
+    async fn take_generations(&self, node: NodeId, incarnation: Incarnation, count: u32) -> Answer {
+        let command = Command::TakeGenerations {
+            node,
+            incarnation,
+            count,
+        };
+        match self.write(command).await? {
+            Outcome::Generations(block) => Ok(CatalogueResponse::Generations {
+                first: block.first,
+                count: block.count,
+            }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The nodes that may take shards are the leader's to know, so they travel in the command.
+    async fn create_table(&self, request: u64, spec: TableSpec) -> Answer {
+        let candidates = {
+            let (liveness, now) = self.liveness();
+            self.view.read(|state| liveness.candidates(state, now))
+        };
+        let command = Command::CreateTable {
+            request,
+            spec,
+            candidates,
+        };
+        self.until_served(command, true).await
     }
 
     /// A renewal is answered only after a quorum round begun after it arrived (DESIGN 10), so a
@@ -241,11 +249,11 @@ impl Member {
     fn status(&self) -> Answer {
         let (liveness, now) = self.liveness();
         let status = self.view.read(|state| {
-            let mut shards = std::collections::BTreeMap::<NodeId, u32>::new();
+            let mut shards = BTreeMap::<NodeId, u32>::new();
             for replica in state.tables().flat_map(|t| t.replicas()) {
                 *shards.entry(replica.node).or_default() += 1;
             }
-            let node_status = |node: &crate::state::record::NodeRecord| {
+            let node_status = |node: &NodeRecord| {
                 let id = node.entry.node;
                 NodeStatus {
                     entry: node.entry.clone(),

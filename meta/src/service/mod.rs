@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use mneme_net::{Endpoint, Identity, LinkOptions, NetError};
 use mneme_proto::ids::{ClusterId, Revision};
 use openraft::BasicNode;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use crate::http::{HttpServer, Probe};
@@ -88,10 +88,12 @@ pub enum CatalogueOpenError {
     },
 }
 
-/// A running member. Dropped, it stops as if killed; nothing acknowledged is lost either way.
+/// A running member. Dropped, it stops as if killed, a moment later; nothing acknowledged is lost
+/// either way.
 pub struct Catalogue {
     member: Arc<Member>,
-    serving: JoinHandle<()>,
+    /// The task that accepts links; aborted when dropped.
+    serving: JoinSet<()>,
     http: Option<HttpServer>,
     released: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
 }
@@ -144,7 +146,8 @@ impl Catalogue {
                 return Err(error);
             }
         };
-        let serving = tokio::spawn(links::serve(member.clone(), endpoint));
+        let mut serving = JoinSet::new();
+        serving.spawn(links::serve(member.clone(), endpoint));
         tracing::info!(
             id = options.id,
             addr = %member.addr(),
@@ -219,7 +222,7 @@ impl Catalogue {
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let Self {
             member,
-            serving,
+            mut serving,
             http,
             released,
         } = self;
@@ -228,9 +231,7 @@ impl Catalogue {
             .endpoint
             .close("the catalogue shuts down", deadline)
             .await;
-        serving.abort();
-        // A task that was aborted, or ended by itself, is over either way.
-        let _ = serving.await;
+        serving.shutdown().await;
         if let Err(error) = member.raft.shutdown().await {
             tracing::warn!(%error, "the catalogue's core had failed");
         }

@@ -38,14 +38,10 @@ impl StateMachine {
     /// The state of the newest snapshot in `store`, or an empty one.
     ///
     /// # Errors
-    /// As openraft reports storage: the snapshot is unreadable or a newer release's.
-    pub fn open(store: CatalogueStore) -> Result<Self, StorageError<MemberId>> {
-        let read = || -> Result<(Option<Meta>, Option<State>), StoreError> {
-            Ok((store.read(SNAPSHOT, META)?, store.read(SNAPSHOT, STATE)?))
-        };
-        let (meta, state) = read().map_err(|error| StorageError::IO {
-            source: StorageIOError::read_snapshot(None, AnyError::new(&error)),
-        })?;
+    /// [`StoreError`]: the snapshot is unreadable or a newer release's.
+    pub fn open(store: CatalogueStore) -> Result<Self, StoreError> {
+        let meta: Option<Meta> = store.read(SNAPSHOT, META)?;
+        let state: Option<State> = store.read(SNAPSHOT, STATE)?;
         let meta = meta.unwrap_or_default();
         Ok(Self {
             store,

@@ -239,12 +239,9 @@ pub fn catalogue_requests() -> Vec<CatalogueRequest> {
     ]
 }
 
-/// Every answer of the catalogue.
-pub fn catalogue_responses() -> Vec<CatalogueResponse> {
-    let cluster = ClusterId(12);
-    let leader = || Some((1, text("127.0.0.1:7400")));
-    let status = ClusterStatus {
-        cluster,
+fn status() -> ClusterStatus {
+    ClusterStatus {
+        cluster: ClusterId(12),
         revision: REVISION,
         leader: 1,
         members: vec![(1, text("127.0.0.1:7400"))],
@@ -256,7 +253,13 @@ pub fn catalogue_responses() -> Vec<CatalogueResponse> {
             shards: 14,
         }],
         tables: vec![summary()],
-    };
+    }
+}
+
+/// Every answer of the catalogue.
+pub fn catalogue_responses() -> Vec<CatalogueResponse> {
+    let cluster = ClusterId(12);
+    let leader = || Some((1, text("127.0.0.1:7400")));
     vec![
         CatalogueResponse::Hello {
             cluster,
@@ -296,7 +299,7 @@ pub fn catalogue_responses() -> Vec<CatalogueResponse> {
             ],
         },
         CatalogueResponse::Compacted { revision: REVISION },
-        CatalogueResponse::Status(status),
+        CatalogueResponse::Status(status()),
         CatalogueResponse::NotLeader { leader: leader() },
         CatalogueResponse::Refused(Refusal::NoNodes),
     ]
@@ -361,8 +364,11 @@ pub fn node_responses() -> Vec<NodeResponse> {
 
 /// Every refusal.
 pub fn refusals() -> Vec<Refusal> {
+    [refusals_of_requests(), refusals_of_shards()].concat()
+}
+
+fn refusals_of_requests() -> Vec<Refusal> {
     let table = || text("emb");
-    let shard = ShardIndex(28);
     vec![
         Refusal::Version { theirs: 2, ours: 1 },
         Refusal::Malformed { why: text("short") },
@@ -383,6 +389,13 @@ pub fn refusals() -> Vec<Refusal> {
         },
         Refusal::TableLost { table: table() },
         Refusal::NoNodes,
+    ]
+}
+
+fn refusals_of_shards() -> Vec<Refusal> {
+    let table = || text("emb");
+    let shard = ShardIndex(28);
+    vec![
         Refusal::NotServed { shard },
         Refusal::WrongEpoch {
             shard,

@@ -62,12 +62,13 @@ impl From<&Optimizer> for Rule {
 }
 
 impl Rule {
-    /// Writes the state of a row that has taken no step.
-    pub fn fresh_state(&self, state: &mut [f32]) {
-        state.fill(match self {
+    /// Every element of the state of a row that has taken no step.
+    #[must_use]
+    pub const fn fresh_value(&self) -> f32 {
+        match self {
             Self::Adagrad { acc0, .. } => *acc0,
-            _ => 0.0,
-        });
+            Self::None | Self::Sgd { .. } | Self::Momentum { .. } => 0.0,
+        }
     }
 
     /// One step: changes `row` and `state` (both `dim` long, `state` empty for rules without).
@@ -132,8 +133,7 @@ mod tests {
         let optimizer = Optimizer::from_options(word, &options).expect("valid");
         let rule = Rule::from(&optimizer);
         let mut row = vec![case["w0"].as_f64().expect("w0") as f32; dim];
-        let mut state = vec![0.0; optimizer.state_names().len() * dim];
-        rule.fresh_state(&mut state);
+        let mut state = vec![rule.fresh_value(); optimizer.state_names().len() * dim];
         let steps = case["steps"].as_array().expect("steps");
         let after = case["after"].as_array().expect("after");
         for (step, want) in steps.iter().zip(after) {

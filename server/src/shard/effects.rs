@@ -10,9 +10,6 @@ use super::rows::Rows;
 use super::rules::TableRules;
 use crate::optimizer::{add, all_finite, all_finite_le};
 
-/// Marks a key that has no row yet. Slots have 48 bits.
-const NO_SLOT: u64 = u64::MAX;
-
 /// The keys and values of one push part, as they stand in its frame.
 #[derive(Debug, Clone, Copy)]
 pub struct PartData<'a> {
@@ -34,11 +31,14 @@ pub struct Tally {
 }
 
 /// The effects of one entry. One is kept per serving thread, not per shard: it grows to the
-/// largest part seen, twice the bytes of a frame at most.
-#[derive(Debug, Default)]
-pub struct Effects {
+/// largest part seen, a few times the bytes of a frame at most. `S` is a store's slot.
+#[derive(Debug)]
+pub struct Effects<S> {
     keys: Vec<u64>,
-    slots: Vec<u64>,
+    /// What the store looks each key up by; empty where that is the key itself.
+    locals: Vec<u64>,
+    /// `None` for a key that has no row yet.
+    slots: Vec<Option<S>>,
     /// Which key of the part each effect comes from.
     sources: Vec<u32>,
     /// Row, then state, per effect, each rounded up to whole words. Never shrinks and is not
@@ -51,7 +51,24 @@ pub struct Effects {
     removes: bool,
 }
 
-impl Effects {
+impl<S> Default for Effects<S> {
+    fn default() -> Self {
+        Self {
+            keys: Vec::new(),
+            locals: Vec::new(),
+            slots: Vec::new(),
+            sources: Vec::new(),
+            words: Vec::new(),
+            row_words: 0,
+            state_words: 0,
+            row_bytes: 0,
+            state_bytes: 0,
+            removes: false,
+        }
+    }
+}
+
+impl<S: Copy> Effects<S> {
     /// How many keys change.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -67,6 +84,7 @@ impl Effects {
     /// Empties it.
     pub fn clear(&mut self) {
         self.keys.clear();
+        self.locals.clear();
         self.slots.clear();
         self.sources.clear();
     }
@@ -90,7 +108,7 @@ impl Effects {
         &mut self,
         rules: &TableRules,
         shard: u32,
-        rows: &mut impl Rows,
+        rows: &mut impl Rows<Slot = S>,
         part: PartData<'_>,
     ) -> Result<Tally, Refusal> {
         self.shape(rules);
@@ -99,7 +117,7 @@ impl Effects {
             PushMode::Gradient => self.step(rules, rows, part)?,
             PushMode::Add => self.add(rules, rows, part)?,
             PushMode::Assign => self.assign(rules, rows, part.payload),
-            PushMode::Delete => self.delete(rules, rows),
+            PushMode::Delete => self.delete(rules),
         }
         self.reserve(rows)?;
         Ok(Tally {
@@ -117,19 +135,20 @@ impl Effects {
         &mut self,
         rules: &TableRules,
         shard: u32,
-        rows: &mut impl Rows,
+        rows: &mut impl Rows<Slot = S>,
         keys: &[U64],
     ) -> Result<(), Refusal> {
         self.shape(rules);
         for key in keys.iter().map(|k| k.get()) {
-            let local = rules.place(key, shard)?;
-            if rules.padding_key != Some(key) && rows.locate(key, local).is_none() {
+            rules.place(key, shard)?;
+            if rules.padding_key != Some(key) && rules.dense.is_none() {
                 self.keys.push(key);
             }
         }
         self.keys.sort_unstable();
         self.keys.dedup();
-        self.slots.resize(self.keys.len(), NO_SLOT);
+        rows.locate_each(&self.keys, &mut self.slots);
+        self.keep_where(Option::is_none);
         self.make_words();
         for at in 0..self.keys.len() {
             self.fresh(rules, at);
@@ -137,27 +156,41 @@ impl Effects {
         self.reserve(rows)
     }
 
-    /// Applies the effects. Redoing them changes nothing.
-    pub fn apply(&self, rows: &mut impl Rows) {
-        for (at, (&key, &slot)) in self.keys.iter().zip(&self.slots).enumerate() {
+    /// Applies the effects.
+    pub fn apply(&self, rows: &mut impl Rows<Slot = S>) {
+        for (at, (&place, &slot)) in self.places().iter().zip(&self.slots).enumerate() {
             if self.removes {
-                rows.delete(slot, key);
+                rows.delete(place);
                 continue;
             }
             let (row, state) = self.get(at);
-            if slot == NO_SLOT {
-                rows.insert(key, row, state);
-            } else {
-                rows.write(slot, key, row, state);
+            match slot {
+                Some(slot) => rows.write(slot, row, state),
+                None => rows.insert(place, row, state),
             }
         }
+    }
+
+    fn places(&self) -> &[u64] {
+        if self.locals.is_empty() {
+            &self.keys
+        } else {
+            &self.locals
+        }
+    }
+
+    /// Keeps the keys of a hashed shard whose slot is as wanted.
+    fn keep_where(&mut self, wanted: impl Fn(&Option<S>) -> bool) {
+        let mut slots = self.slots.iter();
+        self.keys.retain(|_| slots.next().is_some_and(&wanted));
+        self.slots.retain(wanted);
     }
 
     fn locate(
         &mut self,
         rules: &TableRules,
         shard: u32,
-        rows: &impl Rows,
+        rows: &impl Rows<Slot = S>,
         keys: &[U64],
     ) -> Result<u32, Refusal> {
         let mut ignored = 0;
@@ -174,16 +207,24 @@ impl Effects {
                 continue;
             }
             self.keys.push(key);
-            self.slots.push(rows.locate(key, local).unwrap_or(NO_SLOT));
+            if rules.dense.is_some() {
+                self.locals.push(local);
+            }
             self.sources.push(at as u32);
         }
+        let places = if self.locals.is_empty() {
+            &self.keys
+        } else {
+            &self.locals
+        };
+        rows.locate_each(places, &mut self.slots);
         Ok(ignored)
     }
 
     fn step(
         &mut self,
         rules: &TableRules,
-        rows: &impl Rows,
+        rows: &impl Rows<Slot = S>,
         part: PartData<'_>,
     ) -> Result<(), Refusal> {
         let gradients = floats(part.payload);
@@ -209,7 +250,7 @@ impl Effects {
     fn add(
         &mut self,
         rules: &TableRules,
-        rows: &impl Rows,
+        rows: &impl Rows<Slot = S>,
         part: PartData<'_>,
     ) -> Result<(), Refusal> {
         let values = floats(part.payload);
@@ -230,12 +271,12 @@ impl Effects {
     }
 
     /// A value that is not finite is stored as it is.
-    fn assign(&mut self, rules: &TableRules, rows: &impl Rows, payload: &[u8]) {
+    fn assign(&mut self, rules: &TableRules, rows: &impl Rows<Slot = S>, payload: &[u8]) {
         self.make_words();
         for at in 0..self.keys.len() {
-            if self.slots[at] == NO_SLOT {
+            if self.slots[at].is_none() {
                 let (_, state) = self.get_mut(at);
-                rules.rule.fresh_state(state);
+                state.fill(rules.rule.fresh_value());
             } else if self.state_words > 0 {
                 self.current(rules, rows, at);
             }
@@ -247,26 +288,20 @@ impl Effects {
     }
 
     /// A dense table has every row from creation: a deleted one is as it was then.
-    fn delete(&mut self, rules: &TableRules, rows: &impl Rows) {
+    fn delete(&mut self, rules: &TableRules) {
         if rules.dense.is_some() {
             self.make_words();
             for at in 0..self.keys.len() {
-                debug_assert!(!rows.is_empty());
                 self.fresh(rules, at);
             }
             return;
         }
         self.removes = true;
-        let mut at = 0;
-        self.keys.retain(|_| {
-            at += 1;
-            self.slots[at - 1] != NO_SLOT
-        });
-        self.slots.retain(|slot| *slot != NO_SLOT);
+        self.keep_where(Option::is_some);
     }
 
-    fn reserve(&self, rows: &mut impl Rows) -> Result<(), Refusal> {
-        let fresh = self.slots.iter().filter(|slot| **slot == NO_SLOT).count();
+    fn reserve(&self, rows: &mut impl Rows<Slot = S>) -> Result<(), Refusal> {
+        let fresh = self.slots.iter().filter(|slot| slot.is_none()).count();
         if fresh == 0 {
             Ok(())
         } else {
@@ -282,12 +317,10 @@ impl Effects {
     }
 
     /// Loads what `at` holds now: its row and state, or those of a new row.
-    fn current(&mut self, rules: &TableRules, rows: &impl Rows, at: usize) {
-        let slot = self.slots[at];
-        if slot == NO_SLOT {
-            self.fresh(rules, at);
-            return;
-        }
+    fn current(&mut self, rules: &TableRules, rows: &impl Rows<Slot = S>, at: usize) {
+        let Some(slot) = self.slots[at] else {
+            return self.fresh(rules, at);
+        };
         let row_bytes = self.row_bytes;
         let (row, state) = self.get_mut(at);
         rows.read(
@@ -300,8 +333,11 @@ impl Effects {
     fn fresh(&mut self, rules: &TableRules, at: usize) {
         let (key, row_bytes) = (self.keys[at], self.row_bytes);
         let (row, state) = self.get_mut(at);
-        rules.init.fill(key, &mut row.as_mut_bytes()[..row_bytes]);
-        rules.rule.fresh_state(state);
+        rules.fresh(
+            key,
+            &mut row.as_mut_bytes()[..row_bytes],
+            state.as_mut_bytes(),
+        );
     }
 
     fn get_mut(&mut self, at: usize) -> (&mut [f32], &mut [f32]) {

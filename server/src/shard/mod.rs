@@ -13,9 +13,12 @@
 
 pub mod effects;
 pub mod entry;
+mod memory_rows;
 pub mod rows;
 pub mod rules;
 pub mod session;
+
+pub use memory_rows::refusal_of;
 
 use std::sync::Arc;
 
@@ -135,7 +138,7 @@ impl<R: Rows> Shard<R> {
         check: Result<(), Refusal>,
         data: PartData<'_>,
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<Ordered, Refusal> {
         self.check_open(Epoch(part.epoch.get()))?;
         let (session, sequence) = (SessionId(part.session.get()), part.sequence.get());
@@ -225,7 +228,7 @@ impl<R: Rows> Shard<R> {
         epoch: Epoch,
         keys: &[U64],
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<Option<Entry>, Refusal> {
         self.check_open(epoch)?;
         effects.of_init(&self.rules, self.shard, &mut self.rows, keys)?;
@@ -240,7 +243,7 @@ impl<R: Rows> Shard<R> {
     }
 
     /// Applies a committed entry, the next of the log, with the effects beside it.
-    pub fn apply(&mut self, entry: &Entry, effects: &Effects) {
+    pub fn apply(&mut self, entry: &Entry, effects: &Effects<R::Slot>) {
         debug_assert_eq!(entry.index, self.next(), "entries are applied in order");
         self.last = entry.index;
         match &entry.body {
@@ -272,7 +275,7 @@ impl<R: Rows> Shard<R> {
         check: Result<(), Refusal>,
         data: PartData<'_>,
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<Outcome, Refusal> {
         match self.order_push(part, check, data, now_ms, effects)? {
             Ordered::Repeat(outcome) => Ok(outcome),
@@ -321,7 +324,7 @@ impl<R: Rows> Shard<R> {
         epoch: Epoch,
         keys: &[U64],
         now_ms: u64,
-        effects: &mut Effects,
+        effects: &mut Effects<R::Slot>,
     ) -> Result<(), Refusal> {
         if let Some(entry) = self.order_init(epoch, keys, now_ms, effects)? {
             self.apply(&entry, effects);

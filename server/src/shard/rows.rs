@@ -4,12 +4,18 @@
 use mneme_proto::refusal::Refusal;
 
 /// Rows with their optimizer state, in slots that never move. One writer.
+///
+/// A *place* is what a row is looked up by: the key in a hashed shard, the local row in a dense
+/// one, which has every row.
 pub trait Rows {
-    /// The slot of `key`, if it has a row. `local` is its local row in a dense shard, else 0.
-    fn locate(&self, key: u64, local: u64) -> Option<u64>;
+    /// Where a row stands, as long as it is not deleted.
+    type Slot: Copy + std::fmt::Debug;
 
-    /// Copies row and state of a slot that [`Rows::locate`] gave.
-    fn read(&self, slot: u64, row: &mut [u8], state: &mut [u8]);
+    /// The slot of each place, in order; `slots` is cleared first.
+    fn locate_each(&self, places: &[u64], slots: &mut Vec<Option<Self::Slot>>);
+
+    /// Copies row and state of a slot that [`Rows::locate_each`] gave.
+    fn read(&self, slot: Self::Slot, row: &mut [u8], state: &mut [u8]);
 
     /// Makes sure that `rows` inserts will find memory (I-12).
     ///
@@ -18,19 +24,11 @@ pub trait Rows {
     fn reserve(&mut self, rows: u64) -> Result<(), Refusal>;
 
     /// Rewrites the row and state of a slot, whole for every reader (I-5).
-    fn write(&mut self, slot: u64, key: u64, row: &[u8], state: &[u8]);
+    fn write(&mut self, slot: Self::Slot, row: &[u8], state: &[u8]);
 
-    /// Inserts a key that has no row; memory was reserved.
-    fn insert(&mut self, key: u64, row: &[u8], state: &[u8]);
+    /// Gives a place that has no row its row and state; memory was reserved.
+    fn insert(&mut self, place: u64, row: &[u8], state: &[u8]);
 
-    /// Removes a key's row and state.
-    fn delete(&mut self, slot: u64, key: u64);
-
-    /// Rows held.
-    fn len(&self) -> u64;
-
-    /// Whether no row is held.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+    /// Removes a place's row and state.
+    fn delete(&mut self, place: u64);
 }

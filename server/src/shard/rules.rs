@@ -68,6 +68,15 @@ impl TableRules {
         }
     }
 
+    /// Writes row and state of a row that has taken no push.
+    pub fn fresh(&self, key: u64, row: &mut [u8], state: &mut [u8]) {
+        self.init.fill(key, row);
+        let value = self.rule.fresh_value().to_le_bytes();
+        state
+            .chunks_exact_mut(4)
+            .for_each(|lane| lane.copy_from_slice(&value));
+    }
+
     /// Checks that the table takes pushes of this mode with payloads of this size.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 struct Bench {
     shard: Shard<PlainRows>,
     rules: Arc<TableRules>,
-    effects: Effects,
+    effects: Effects<u64>,
     session: SessionId,
     sequence: u64,
 }
@@ -26,11 +26,9 @@ impl Bench {
         let mut rows = PlainRows::default();
         if let Some(layout) = &rules.dense {
             for id in 0..layout.rows() {
-                let (mut row, mut state) =
-                    (vec![0; rules.row_bytes], vec![0.0; rules.state_bytes / 4]);
-                rules.init.fill(id, &mut row);
-                rules.rule.fresh_state(&mut state);
-                rows.insert(id, &row, &bytes(&state));
+                let (mut row, mut state) = (vec![0; rules.row_bytes], vec![0; rules.state_bytes]);
+                rules.fresh(id, &mut row, &mut state);
+                rows.insert(id, &row, &state);
             }
         }
         let mut shard = Shard::new(Arc::clone(&rules), 0, EPOCH, rows);
@@ -276,7 +274,7 @@ fn new_rows_are_the_initializers() {
     t.push(PushMode::Gradient, &[1], &[0.0; 3]);
     let keys: Vec<U64> = [2u64, 1, 2].map(U64::new).to_vec();
     t.shard.init(EPOCH, &keys, 0, &mut t.effects).expect("room");
-    assert_eq!(t.shard.rows().len(), 2);
+    assert_eq!(t.shard.rows().all().len(), 2);
     t.push(PushMode::Add, &[3], &[0.0; 3]);
     for key in [1, 2, 3] {
         let mut row = vec![0; 12];
@@ -357,7 +355,7 @@ fn a_full_pool_refuses_the_part() {
         ),
         "{refusal}"
     );
-    assert_eq!((t.row(1), t.shard.rows().len()), (vec![-1.0], 1));
+    assert_eq!((t.row(1), t.shard.rows().all().len()), (vec![-1.0], 1));
 }
 
 #[test]
@@ -367,7 +365,7 @@ fn keys_must_ascend() {
         let refusal = refused(t.push(PushMode::Gradient, &keys, &[1.0; 2]));
         assert!(matches!(refusal, Refusal::Malformed { .. }), "{refusal}");
     }
-    assert!(t.shard.rows().is_empty());
+    assert!(t.shard.rows().all().is_empty());
     assert_eq!(applied(&t.push(PushMode::Gradient, &[], &[])), (0, 0));
 }
 
@@ -425,7 +423,7 @@ fn a_voided_sequence_never_takes_effect() {
         .deliver(1, PushMode::Gradient, &[1], &bytes(&[1.0]))
         .expect("answered");
     assert_eq!(late, Outcome::Voided);
-    assert!(t.shard.rows().is_empty());
+    assert!(t.shard.rows().all().is_empty());
     let unknown = t.shard.void(SessionId(99), 1, 0).expect_err("unknown");
     assert_eq!(
         unknown,
