@@ -79,8 +79,8 @@ pub const REGISTER_DEADLINE: Duration = Duration::from_secs(60);
 /// Generations asked for at a time: several tables of the largest number of shards.
 pub const GENERATIONS_PER_BLOCK: u32 = 16_384;
 
-/// A request about an unknown table asks the catalogue at most this often (per table, in
-/// effect): a client with a wrong id must not turn the node into a flood.
+/// Distance between looks at the catalogue for one table: a client with a wrong map or id must
+/// not turn the node into a flood.
 pub const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Tables with series of their own on `/metrics` (B111).

@@ -27,7 +27,7 @@ use crate::table::Table;
 /// A look at the catalogue for a table that a request named.
 #[derive(Debug)]
 pub(super) struct Look {
-    at: Instant,
+    begun: Instant,
     found: Result<Arc<Table>, Refusal>,
 }
 
@@ -35,7 +35,7 @@ pub(super) type LookCell = Arc<tokio::sync::Mutex<Option<Look>>>;
 
 impl Look {
     fn is_recent(&self) -> bool {
-        self.at.elapsed() < REFRESH_INTERVAL
+        self.begun.elapsed() < REFRESH_INTERVAL
     }
 }
 
@@ -280,19 +280,27 @@ impl Node {
         }
     }
 
-    /// The table after a look at the catalogue; one that was just taken counts.
+    /// The table after a look at the catalogue that began after this was asked. Callers share a
+    /// look, and looks at one table keep a distance, so that a client with a wrong map or id does
+    /// not flood the catalogue.
     ///
     /// # Errors
     /// [`Refusal::UnknownTable`], or the catalogue's silence.
     pub async fn refresh(&self, table: TableId) -> Result<Arc<Table>, Refusal> {
+        let asked = Instant::now();
         let cell = self.look_at(table);
         let mut look = cell.lock().await;
-        if let Some(look) = look.as_ref().filter(|look| look.is_recent()) {
-            return look.found.clone();
+        if let Some(look) = &*look {
+            if look.begun > asked {
+                return look.found.clone();
+            }
+            let due = look.begun + REFRESH_INTERVAL;
+            tokio::time::sleep_until(due.into()).await;
         }
+        let begun = Instant::now();
         let found = self.fetch(table).await;
         *look = Some(Look {
-            at: Instant::now(),
+            begun,
             found: found.clone(),
         });
         found

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mneme_proto::control::{CatalogueRequest, CatalogueResponse, ShardReport, ShardStatus};
 use mneme_proto::ids::{ShardIndex, TableGeneration, TableId};
-use mneme_proto::map::TableMap;
+use mneme_proto::map::{ShardEntry, TableMap};
 use mneme_proto::refusal::Refusal;
 use tokio::task::block_in_place;
 
@@ -32,7 +32,7 @@ impl Node {
     /// [`Refusal`]; the table stays as it was, and the map may be followed again.
     pub(super) async fn follow(&self, map: TableMap) -> Result<Arc<Table>, Refusal> {
         check_spec(&map.spec)?;
-        let places = self.places_of(&map);
+        let places = self.places_of(&map)?;
         let cell = self.held(map.table);
         let mut held = cell.lock().await;
         if map.revision < held.revision
@@ -82,22 +82,27 @@ impl Node {
         }
     }
 
-    /// Where the map puts shards on this node, in this life of it.
-    fn places_of(&self, map: &TableMap) -> Vec<Place> {
+    /// Where the map puts shards on this node, in this life of it. A map that speaks of another
+    /// life says nothing about this one: nothing is made of it, and nothing dropped.
+    fn places_of(&self, map: &TableMap) -> Result<Vec<Place>, Refusal> {
         let own = |node: u32| {
             map.nodes
                 .get(node as usize)
                 .is_some_and(|n| n.node == self.id.node)
         };
-        let place = |shard: &mneme_proto::map::ShardEntry| {
+        let place = |shard: &ShardEntry| {
             let replica = shard.replicas.iter().find(|r| own(r.node));
-            let replica = replica.filter(|r| r.incarnation == self.id.incarnation);
-            Place {
+            if let Some(replica) = replica.filter(|r| r.incarnation != self.id.incarnation) {
+                let (found, ours) = (replica.incarnation, self.id.incarnation);
+                let why = format!("a map names incarnation {found} of this node, which is {ours}");
+                return Err(Refusal::Unavailable { why });
+            }
+            Ok(Place {
                 epoch: shard.epoch,
                 mine: replica.is_some(),
                 lost: replica.is_some_and(|r| r.lost),
                 mutable: None,
-            }
+            })
         };
         map.shards.iter().map(place).collect()
     }

@@ -338,7 +338,10 @@ impl NodeHandle {
             let _ = thread.join();
         }
         if let Some(background) = self.background.take() {
-            background.shutdown_background();
+            // Waited for, so that the data directory is free when this returns; on a thread of
+            // its own, since the caller's may be a runtime's, which must not wait for another.
+            let ended = std::thread::spawn(move || background.shutdown_timeout(CLOSE_WAIT));
+            let _ = ended.join();
         }
     }
 }
