@@ -115,8 +115,15 @@ fn warm_pulls_do_not_need_the_catalogue() {
         assert_eq!(mutable.pull(&[1, 999]), [2.0; 8]);
         assert!(sealed_rows());
     }
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    let options = PullOptions { deadline: Some(Duration::from_millis(200)), ..Default::default() };
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    let options = PullOptions {
+        deadline: Some(Duration::from_millis(200)),
+        ..Default::default()
+    };
     let mut row = [0.0; 4];
     wait_until(limits::SOON, "the end of the node's lease", || {
         mutable.table.pull_f32(&[1], &mut row, &options).is_err()
@@ -125,7 +132,11 @@ fn warm_pulls_do_not_need_the_catalogue() {
     for _ in 0..100 {
         assert!(sealed_rows());
     }
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
 
     trio.meta.resume();
     wait_until(limits::SOON, "mutable rows again", || {
@@ -151,5 +162,6 @@ fn the_catalogue_comes_back_with_its_tables() {
         mneme.json(&["pull", "t", "--keys", "5"])["rows"][0]["values"][0],
         1.0
     );
-    Rows::create(&trio.client(), dense("new", 10, 4, sgd(1.0)));
+    let new = Rows::create(&trio.client(), dense("new", 10, 4, sgd(1.0)));
+    assert_eq!(new.pull(&[9]), [0.0; 4]);
 }
