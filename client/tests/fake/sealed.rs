@@ -7,13 +7,20 @@ use mneme_proto::schema::TableKind;
 
 use crate::cluster::{Cluster, lock};
 
-async fn load_all(table: &Table, rows: u64, value: f32) -> u64 {
+/// 2048 rows of 1 KiB make a block: five blocks over two shards, the last one cut.
+const ROWS: u64 = 10_000;
+const DIM: usize = 256;
+
+fn row(row: u64, value: f32) -> [f32; DIM] {
+    [row as f32 + value; DIM]
+}
+
+async fn load_all(table: &Table, value: f32) -> u64 {
     let mut loader = table.load(LoadRows::Dense, None).await.expect("begun");
-    let bytes: Vec<u8> = (0..rows)
-        .flat_map(|row| (row as f32 + value).to_le_bytes())
-        .collect();
-    let half = rows / 2;
-    let (first, second) = bytes.split_at(half as usize * 4);
+    let numbers = (0..ROWS).flat_map(|id| row(id, value));
+    let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+    let half = ROWS / 2;
+    let (first, second) = bytes.split_at(half as usize * DIM * 4);
     loader.put(LoadAt::Row(0), first).await.expect("sent");
     loader.put(LoadAt::Row(half), second).await.expect("sent");
     assert!(!loader.finish().await.expect("sealed").is_empty());
@@ -23,22 +30,21 @@ async fn load_all(table: &Table, rows: u64, value: f32) -> u64 {
 #[tokio::test]
 async fn a_dense_table_is_loaded_and_read() {
     let cluster = Cluster::start(2).await;
-    let rows = 1_200_000;
-    cluster.table(TableKind::Dense { rows }, 1, 2);
+    cluster.table(TableKind::Dense { rows: ROWS }, DIM as u32, 2);
     let client = cluster.client().await;
     let table = client.table("t").await.expect("there");
-    load_all(&table, rows, 0.5).await;
+    load_all(&table, 0.5).await;
     assert_eq!(table.state(), TableState::Sealed);
-    let keys = [0, rows - 1, 524_287, 524_288, 7];
-    let mut out = [0.0; 5];
+    let keys = [0, ROWS - 1, 2047, 2048, 7];
+    let mut out = [0.0; 5 * DIM];
     table
         .pull_f32(&keys, &mut out, &PullOptions::default())
         .await
         .expect("pulled");
-    assert_eq!(out, keys.map(|key| key as f32 + 0.5));
+    assert_eq!(out[..], keys.map(|key| row(key, 0.5)).concat());
 
     let error = table
-        .push(PushMode::Add, &[1], &[1.0], &PushOptions::default())
+        .push(PushMode::Add, &[1], &[1.0; DIM], &PushOptions::default())
         .await;
     let error = error.expect_err("sealed");
     assert!(
@@ -102,24 +108,22 @@ async fn a_hashed_table_is_loaded_and_sealed() {
 #[tokio::test]
 async fn one_pull_sees_one_generation() {
     let cluster = Cluster::start(2).await;
-    cluster.table(TableKind::Dense { rows: 1_200_000 }, 1, 2);
+    cluster.table(TableKind::Dense { rows: ROWS }, DIM as u32, 2);
     let writer = cluster.client().await.table("t").await.expect("there");
-    let old = load_all(&writer, 1_200_000, 0.25).await;
+    let old = load_all(&writer, 0.25).await;
     let reader = cluster.client().await.table("t").await.expect("there");
     let seen = reader.map();
-    load_all(&writer, 1_200_000, 0.75).await;
+    load_all(&writer, 0.75).await;
     // One node still holds the old generation, the other does not.
     lock(&cluster.nodes[1].state.held).remove(&old);
-    let keys: Vec<u64> = (0..1_200_000).step_by(1777).collect();
-    let mut out = vec![0.0; keys.len()];
+    let keys: Vec<u64> = (0..ROWS).step_by(177).collect();
+    let mut out = vec![0.0; keys.len() * DIM];
     reader
         .pull_f32(&keys, &mut out, &PullOptions::default())
         .await
         .expect("pulled");
-    assert!(
-        keys.iter()
-            .zip(&out)
-            .all(|(&key, &row)| row == key as f32 + 0.75)
-    );
+    for (found, &key) in out.chunks(DIM).zip(&keys) {
+        assert_eq!(found, row(key, 0.75));
+    }
     assert!(reader.map().revision > seen.revision);
 }
