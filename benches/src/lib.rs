@@ -8,7 +8,9 @@
 
 pub mod bare_gather;
 pub mod bare_quinn;
+pub mod engine;
 pub mod limits;
+pub mod mneme;
 pub mod redis;
 pub mod report;
 pub mod workload;

@@ -72,3 +72,18 @@ pub const GENERATIONS_BLOCK_MAX: u32 = 65_536;
 
 const _: () = assert!(GENERATIONS_AT_REGISTRATION <= GENERATIONS_BLOCK_MAX);
 const _: () = assert!(SHARDS_TOTAL_MAX >= mneme_proto::limits::SHARDS_MAX as usize);
+
+/// Longest wait of one watch; watchers ask again, and a dead one is noticed by its link.
+pub const WATCH_WAIT: Duration = Duration::from_secs(30);
+
+/// How long a creation or reset waits for the nodes. Longer than a node takes for a table that
+/// fits, shorter than anybody stares at a prompt; the same request may be repeated.
+pub const SERVE_WAIT: Duration = Duration::from_secs(10);
+
+/// A node's lease (DESIGN 10): silent for as long, it is not given new shards.
+pub const NODE_LEASE: Duration = Duration::from_secs(3);
+
+/// Time given to links and files to close.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
+const _: () = assert!(ELECTION_MAX_MS < NODE_LEASE.as_millis() as u64);

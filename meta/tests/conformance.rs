@@ -14,7 +14,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for InTemporaryDi
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<MemberId>> {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let store = CatalogueStore::open(dir.path(), 0).expect("a fresh store opens");
-        let machine = StateMachine::open(store.clone())?;
+        let machine = StateMachine::open(store.clone()).expect("a fresh store is readable");
         Ok((dir, LogStore::new(store), machine))
     }
 }

@@ -1,6 +1,9 @@
 //! Random commands against the state machine: what must hold whatever is asked, and in which
 //! order.
 
+// A panic in a step is a failed test.
+#![allow(clippy::unwrap_used)]
+
 mod fixture;
 
 use std::collections::BTreeSet;

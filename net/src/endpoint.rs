@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{EndpointConfig, Runtime, TokioRuntime};
+use ring::rand::SystemRandom;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
@@ -22,7 +23,7 @@ use crate::limits::{
 };
 use crate::link::{CODE_CLOSED, Link};
 use crate::options::{End, LinkOptions, Transports, udp_socket};
-use crate::socket::Socket;
+use crate::socket::{RandomIds, Socket};
 use crate::tls::{self, Expected, Verdict};
 
 /// A UDP socket with an identity. Clones share it. Dropping the last clone stops accepting and
@@ -56,7 +57,7 @@ struct Serving {
 /// Figures of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Links open, both ways.
+    /// Links open, both ways; one that ended counts for three more round-trip times or so.
     pub links: usize,
     /// Handshakes done as server.
     pub handshakes: u64,
@@ -90,7 +91,7 @@ impl Endpoint {
             transports,
             counts: Arc::default(),
         });
-        let main = quic_endpoint(listen, &options, Some(&serving))?;
+        let main = quic_endpoint(listen, &identity, &options, Some(&serving))?;
         let (sender, receiver) = mpsc::channel(ACCEPT_QUEUE);
         let config_for: Arc<ConfigFor> = {
             let serving = serving.clone();
@@ -114,7 +115,7 @@ impl Endpoint {
     /// # Errors
     /// [`NetError::Socket`].
     pub fn dialer(identity: Identity, options: LinkOptions) -> Result<Self, NetError> {
-        let main = dialing_endpoint(&options)?;
+        let main = dialing_endpoint(&identity, &options)?;
         let (_, receiver) = mpsc::channel(1);
         Self::start(main, identity, options, None, receiver, Vec::new())
     }
@@ -174,8 +175,8 @@ impl Endpoint {
     /// `expect` is a role, or a principal where the dialer knows the name.
     ///
     /// # Errors
-    /// [`NetError::Unreachable`] if nothing is heard by `deadline`; [`NetError::Handshake`] with
-    /// the reason; [`NetError::Socket`].
+    /// [`NetError::Unreachable`] if nothing is heard by `deadline`, [`NetError::Deadline`] if
+    /// something was; [`NetError::Handshake`] with the reason; [`NetError::Socket`].
     pub async fn connect(
         &self,
         addr: SocketAddr,
@@ -194,17 +195,17 @@ impl Endpoint {
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         config.transport_config(self.0.dialing.towards(addr));
         // The name is not looked at: principals are checked, not names of hosts.
-        let connecting = self
+        let mut connecting = self
             .0
             .socket_towards(addr)?
             .connect_with(config, addr, "mneme")
             .map_err(|e| other(e.to_string()))?;
 
         let not_after = identity.not_after();
-        let connection = match timeout_at(deadline.into(), connecting).await {
+        let connection = match timeout_at(deadline.into(), &mut connecting).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(dial_error(addr, &error, verdict.get(), not_after)),
-            Err(_) => return Err(NetError::Unreachable { addr }),
+            Err(_) => return Err(handshake_unfinished(connecting, addr).await),
         };
         match timeout_at(deadline.into(), read_greeting(&connection)).await {
             Ok(Ok(())) => {}
@@ -281,7 +282,9 @@ impl Inner {
         }
         if self.aside.get().is_none() {
             // Of two that race here one is kept; the other is closed unused.
-            let _ = self.aside.set(dialing_endpoint(&self.options)?);
+            let _ = self
+                .aside
+                .set(dialing_endpoint(&read(&self.identity), &self.options)?);
         }
         Ok(self.aside.get().expect("it was set above"))
     }
@@ -350,6 +353,17 @@ impl Serving {
     }
 }
 
+/// What became of a handshake that the deadline ended: silence, or a slow peer.
+async fn handshake_unfinished(mut connecting: quinn::Connecting, addr: SocketAddr) -> NetError {
+    // There at once if the peer's first TLS message is.
+    let heard = tokio::time::timeout(Duration::ZERO, connecting.handshake_data()).await;
+    if matches!(heard, Ok(Ok(_))) {
+        let waiting_for = "the handshake";
+        return NetError::Deadline { waiting_for };
+    }
+    NetError::Unreachable { addr }
+}
+
 /// Looks at the certificate files every `interval`, while the endpoint is there.
 async fn watch_files(endpoint: Weak<Inner>, interval: Duration) {
     loop {
@@ -383,13 +397,15 @@ fn quic_server_config(identity: &Identity) -> Result<quinn::ServerConfig, CertEr
 
 fn quic_endpoint(
     addr: SocketAddr,
+    identity: &Identity,
     options: &LinkOptions,
     serving: Option<&Arc<Serving>>,
 ) -> Result<quinn::Endpoint, NetError> {
     let make = || {
         let socket = TokioRuntime.wrap_udp_socket(udp_socket(addr, options)?)?;
-        let mut config = EndpointConfig::default();
+        let mut config = EndpointConfig::new(identity.reset_key.clone());
         config
+            .cid_generator(|| Box::new(RandomIds(SystemRandom::new())))
             .max_udp_payload_size(MTU_BYTES_MAX)
             .expect("the limit is within QUIC's own");
         quinn::Endpoint::new_with_abstract_socket(
@@ -403,9 +419,12 @@ fn quic_endpoint(
 }
 
 /// A socket for dialing: both families, or IPv4 alone on a host without IPv6.
-fn dialing_endpoint(options: &LinkOptions) -> Result<quinn::Endpoint, NetError> {
-    quic_endpoint((Ipv6Addr::UNSPECIFIED, 0).into(), options, None)
-        .or_else(|_| quic_endpoint((Ipv4Addr::UNSPECIFIED, 0).into(), options, None))
+fn dialing_endpoint(
+    identity: &Identity,
+    options: &LinkOptions,
+) -> Result<quinn::Endpoint, NetError> {
+    quic_endpoint((Ipv6Addr::UNSPECIFIED, 0).into(), identity, options, None)
+        .or_else(|_| quic_endpoint((Ipv4Addr::UNSPECIFIED, 0).into(), identity, options, None))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

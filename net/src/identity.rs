@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ring::hmac;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
@@ -24,6 +25,8 @@ pub struct Identity {
     not_after: SystemTime,
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) certified: Arc<CertifiedKey>,
+    /// Signs stateless resets; the same in every process with this private key.
+    pub(crate) reset_key: Arc<hmac::Key>,
 }
 
 /// What tells that a file changed: time of change in ns, inode and size, of each of the three.
@@ -53,6 +56,7 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_slice(read_text(&key_path)?.as_bytes())
             .map_err(|_| CertError::content(&key_path, "holds no private key in PEM"))?;
 
+        let reset_key = reset_key_of(key.secret_der());
         let mut roots = RootCertStore::empty();
         for der in authorities {
             roots
@@ -69,6 +73,7 @@ impl Identity {
             not_after,
             roots: Arc::new(roots),
             certified: Arc::new(certified),
+            reset_key: Arc::new(reset_key),
         })
     }
 
@@ -181,6 +186,13 @@ fn stamp_of(dir: &Path) -> Result<Stamp, CertError> {
         );
     }
     Ok(stamp)
+}
+
+/// A key of its own purpose, derived from the private key.
+fn reset_key_of(private: &[u8]) -> hmac::Key {
+    let root = hmac::Key::new(hmac::HMAC_SHA256, private);
+    let derived = hmac::sign(&root, b"mneme stateless reset");
+    hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref())
 }
 
 fn read_certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertError> {

@@ -151,7 +151,8 @@ impl Link {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The peer's next request; `None` when the link is closed.
+    /// The peer's next request; `None` when the link is closed and what had arrived before was
+    /// handed out.
     pub async fn next(&self) -> Option<Request> {
         let (send, recv) = self.0.connection.accept_bi().await.ok()?;
         self.0.open.fetch_add(1, Ordering::Relaxed);

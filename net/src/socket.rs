@@ -1,13 +1,16 @@
-//! The UDP socket under QUIC, with receive buffers as large as the kernel can fill and no larger.
+//! What stands under QUIC: the UDP socket, with receive buffers as large as the kernel can fill
+//! and no larger, and the names of connections.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, UdpPoller};
+use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, UdpPoller};
+use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::limits::RECEIVE_SEGMENTS_MAX;
 
@@ -48,5 +51,31 @@ impl AsyncUdpSocket for Socket {
 
     fn may_fragment(&self) -> bool {
         self.0.may_fragment()
+    }
+}
+
+const CONNECTION_ID_BYTES: usize = 8;
+
+/// Random connection ids. The library's own are signed with a key of the process, and packets
+/// for others are dropped; with these a restarted process answers the packets of its
+/// predecessor's links with a reset, so that the peers dial again at once.
+#[derive(Debug)]
+pub(crate) struct RandomIds(pub(crate) SystemRandom);
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; CONNECTION_ID_BYTES];
+        self.0
+            .fill(&mut id)
+            .expect("the system's random source works, or TLS would not either");
+        ConnectionId::new(&id)
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
     }
 }

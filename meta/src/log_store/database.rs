@@ -21,6 +21,7 @@ use mneme_proto::version::CATALOGUE_VERSION;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use crate::limits::STORE_CACHE_BYTES;
 use crate::log_store::format::{self, FormatError};
@@ -86,11 +87,14 @@ pub enum StoreOpenError {
 /// Why reading or writing an open store failed. The member must stop: its disk is not to be
 /// trusted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub enum StoreError {
+    /// A record is not readable.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// The embedded store fails.
     #[error(transparent)]
     Database(#[from] redb::Error),
+    /// The thread that waited for the disk did not come back.
     #[error("the store's task ended: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -106,10 +110,17 @@ macro_rules! from_redb {
 }
 from_redb!(TransactionError, TableError, StorageError, CommitError);
 
-/// An open store; clones share it.
+/// An open store; clones share it, and the file's lock goes with the last of them.
 #[derive(Debug, Clone)]
 pub struct CatalogueStore {
-    pub(crate) database: Arc<Database>,
+    file: Arc<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    // Fields are dropped in this order: whoever waits for `released` finds the lock gone.
+    database: Database,
+    released: watch::Sender<()>,
 }
 
 impl CatalogueStore {
@@ -145,8 +156,9 @@ impl CatalogueStore {
         std::fs::File::open(dir)
             .and_then(|dir| dir.sync_all())
             .map_err(directory_error)?;
+        let (released, _) = watch::channel(());
         let store = Self {
-            database: Arc::new(database),
+            file: Arc::new(OpenFile { database, released }),
         };
         let found = store.claim(member).map_err(|error| match error {
             StoreError::Format(source) => StoreOpenError::Format {
@@ -169,9 +181,22 @@ impl CatalogueStore {
         Ok(store)
     }
 
+    /// Resolves when the last clone is gone and the file is closed.
+    pub fn released(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut released = self.file.released.subscribe();
+        async move {
+            // Nothing is ever sent: this ends when the sender is dropped.
+            while released.changed().await.is_ok() {}
+        }
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.file.database
+    }
+
     /// Checks the file's version, then answers whose it is, writing both if it is new.
     fn claim(&self, member: u64) -> Result<u64, StoreError> {
-        let write = self.database.begin_write()?;
+        let write = self.database().begin_write()?;
         let owner = {
             let mut facts = write.open_table(FACTS)?;
             let version = facts.get(FORMAT)?.map(|v| v.value().to_vec());
@@ -202,7 +227,7 @@ impl CatalogueStore {
         table: TableDefinition<&str, &[u8]>,
         name: &'static str,
     ) -> Result<Option<T>, StoreError> {
-        let table = self.database.begin_read()?.open_table(table)?;
+        let table = self.database().begin_read()?.open_table(table)?;
         let record = table.get(name)?;
         Ok(record
             .map(|r| format::decode(name, r.value()))
@@ -215,7 +240,7 @@ impl CatalogueStore {
         table: TableDefinition<&str, &[u8]>,
         name: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let table = self.database.begin_read()?.open_table(table)?;
+        let table = self.database().begin_read()?.open_table(table)?;
         Ok(table.get(name)?.map(|record| record.value().to_vec()))
     }
 
@@ -226,7 +251,7 @@ impl CatalogueStore {
         value: &T,
     ) -> Result<(), StoreError> {
         let record = format::encode(name, value)?;
-        let write = self.database.begin_write()?;
+        let write = self.database().begin_write()?;
         write.open_table(FACTS)?.insert(name, record.as_slice())?;
         write.commit()?;
         Ok(())
@@ -284,7 +309,7 @@ mod tests {
     fn a_newer_store_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let store = CatalogueStore::open(dir.path(), 1).unwrap();
-        let write = store.database.begin_write().unwrap();
+        let write = store.database().begin_write().unwrap();
         let newer = (CATALOGUE_VERSION + 1).to_le_bytes();
         write
             .open_table(FACTS)

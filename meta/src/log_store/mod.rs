@@ -38,7 +38,7 @@ impl LogStore {
 
     fn state(store: &CatalogueStore) -> Result<LogState<TypeConfig>, StoreError> {
         let last_purged_log_id = store.read(FACTS, PURGED)?;
-        let log = store.database.begin_read()?.open_table(LOG)?;
+        let log = store.database().begin_read()?.open_table(LOG)?;
         let last = match log.last()? {
             Some((_, record)) => Some(decode_entry(record.value())?.log_id),
             None => last_purged_log_id,
@@ -53,7 +53,7 @@ impl LogStore {
         store: &CatalogueStore,
         range: R,
     ) -> Result<Vec<Entry<TypeConfig>>, StoreError> {
-        let log = store.database.begin_read()?.open_table(LOG)?;
+        let log = store.database().begin_read()?.open_table(LOG)?;
         log.range(range)?
             .map(|item| decode_entry(item?.1.value()))
             .collect()
@@ -63,7 +63,7 @@ impl LogStore {
         store: &CatalogueStore,
         entries: &[Entry<TypeConfig>],
     ) -> Result<(), StoreError> {
-        let write = store.database.begin_write()?;
+        let write = store.database().begin_write()?;
         {
             let mut log = write.open_table(LOG)?;
             for entry in entries {
@@ -75,7 +75,7 @@ impl LogStore {
     }
 
     fn remove_from(store: &CatalogueStore, index: u64) -> Result<(), StoreError> {
-        let write = store.database.begin_write()?;
+        let write = store.database().begin_write()?;
         write.open_table(LOG)?.retain_in(index.., |_, _| false)?;
         Ok(write.commit()?)
     }
@@ -83,7 +83,7 @@ impl LogStore {
     /// The purged id and the removal are one commit: never a log that starts nowhere.
     fn remove_through(store: &CatalogueStore, id: LogId<MemberId>) -> Result<(), StoreError> {
         let record = format::encode(PURGED, &id)?;
-        let write = store.database.begin_write()?;
+        let write = store.database().begin_write()?;
         write.open_table(FACTS)?.insert(PURGED, record.as_slice())?;
         write
             .open_table(LOG)?

@@ -8,7 +8,7 @@
 pub mod command;
 pub mod events;
 mod maps;
-mod nodes;
+pub(crate) mod nodes;
 pub mod placement;
 mod publish;
 pub mod record;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mneme_proto::control::{Change, Held, HeldShard, NodeRegistration};
+use mneme_proto::control::{Change, Held, HeldShard, NodeRegistration, PoolReport};
 use mneme_proto::ids::{Generation, Incarnation, NodeId, ShardId, ShardIndex, TableGeneration};
 use mneme_proto::map::NodeEntry;
 use mneme_proto::refusal::Refusal;
@@ -153,29 +153,39 @@ fn by_shard(held: Vec<HeldShard>) -> HeldByShard {
 
 fn check_registration(node: &NodeRegistration) -> Result<(), Refusal> {
     validate_name("node", &node.name)?;
-    let texts = node.pools.iter().map(|p| ("pool", &p.spec));
-    let texts = texts.chain([("address", &node.address), ("domain", &node.domain)]);
-    for (field, text) in texts {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(Refusal::Schema {
-                field: field.into(),
-                why: format!("{} B are over the limit of {TEXT_BYTES_MAX} B", text.len()),
-            });
-        }
-    }
+    check_text("address", &node.address)?;
+    check_text("domain", &node.domain)?;
     if node.address.is_empty() {
         return Err(Refusal::Schema {
             field: "address".into(),
             why: "it is empty".into(),
         });
     }
-    if node.pools.len() > POOLS_MAX {
+    check_pools(&node.pools)
+}
+
+/// Checks a node's description of its memory against the limits.
+///
+/// # Errors
+/// [`Refusal::Limit`], [`Refusal::Schema`].
+pub(crate) fn check_pools(pools: &[PoolReport]) -> Result<(), Refusal> {
+    if pools.len() > POOLS_MAX {
         return Err(Refusal::Limit {
             what: "pools of one node".into(),
-            asked: node.pools.len() as u64,
+            asked: pools.len() as u64,
             used: 0,
             limit: POOLS_MAX as u64,
         });
     }
-    Ok(())
+    pools.iter().try_for_each(|p| check_text("pool", &p.spec))
+}
+
+fn check_text(field: &str, text: &str) -> Result<(), Refusal> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::Schema {
+        field: field.into(),
+        why: format!("{} B are over the limit of {TEXT_BYTES_MAX} B", text.len()),
+    })
 }

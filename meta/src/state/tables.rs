@@ -146,7 +146,8 @@ impl State {
     }
 
     /// A new epoch without rows. The epoch tells nodes to make the shards anew and fences pushes
-    /// that were meant for the old rows.
+    /// that were meant for the old rows. A table that is being made is empty already: a retry of a
+    /// reset must not send its nodes back to the start.
     pub(super) fn reset_table(&mut self, table: &TableRef) -> Result<Outcome, Refusal> {
         let record = self.table(table)?;
         if record.state() == TableState::Sealed {
@@ -157,6 +158,9 @@ impl State {
             });
         }
         let id = record.id;
+        if record.state() == TableState::Creating {
+            return Ok(self.table_outcome(id));
+        }
         self.advance();
         let record = self.tables.get_mut(&id).expect("it was found above");
         (record.made, record.generation, record.previous) = (false, MUTABLE, MUTABLE);

@@ -38,14 +38,10 @@ impl StateMachine {
     /// The state of the newest snapshot in `store`, or an empty one.
     ///
     /// # Errors
-    /// As openraft reports storage: the snapshot is unreadable or a newer release's.
-    pub fn open(store: CatalogueStore) -> Result<Self, StorageError<MemberId>> {
-        let read = || -> Result<(Option<Meta>, Option<State>), StoreError> {
-            Ok((store.read(SNAPSHOT, META)?, store.read(SNAPSHOT, STATE)?))
-        };
-        let (meta, state) = read().map_err(|error| StorageError::IO {
-            source: StorageIOError::read_snapshot(None, AnyError::new(&error)),
-        })?;
+    /// [`StoreError`]: the snapshot is unreadable or a newer release's.
+    pub fn open(store: CatalogueStore) -> Result<Self, StoreError> {
+        let meta: Option<Meta> = store.read(SNAPSHOT, META)?;
+        let state: Option<State> = store.read(SNAPSHOT, STATE)?;
         let meta = meta.unwrap_or_default();
         Ok(Self {
             store,
@@ -77,7 +73,7 @@ impl StateMachine {
 /// Writes a snapshot: its description and its state in one commit.
 fn write_snapshot(store: &CatalogueStore, meta: &Meta, state: &[u8]) -> Result<(), StoreError> {
     let meta = format::encode("a snapshot's description", meta)?;
-    let write = store.database.begin_write()?;
+    let write = store.database().begin_write()?;
     {
         let mut table = write.open_table(SNAPSHOT)?;
         table.insert(META, meta.as_slice())?;

@@ -1,0 +1,210 @@
+//! `mneme push`.
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use mneme_client::{ClientError, Fate, PartFate, PushFailure, PushOptions, Values};
+use mneme_proto::frame::PushMode;
+use mneme_proto::schema::{Dtype, RowSchema, TableSpec};
+use serde::Serialize;
+
+use super::{Keys, Session};
+use crate::values::parse_rows;
+
+/// Change rows.
+#[derive(Debug, Args)]
+pub struct PushArgs {
+    /// The table.
+    name: String,
+    /// What to do with the values.
+    #[arg(long, value_enum)]
+    mode: Mode,
+    /// Keys (row ids of a dense table), joined by commas; repeats are merged into one step.
+    #[arg(long, value_name = "K,K...")]
+    keys: Keys,
+    /// One list of values per key, as JSON; not for delete.
+    #[arg(long, value_name = "[[..],[..]]")]
+    values: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// One step of the table's optimizer per key.
+    Gradient,
+    /// Add to the row.
+    Add,
+    /// Replace the row.
+    Assign,
+    /// Remove the row and its state.
+    Delete,
+}
+
+impl From<Mode> for PushMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Gradient => Self::Gradient,
+            Mode::Add => Self::Add,
+            Mode::Assign => Self::Assign,
+            Mode::Delete => Self::Delete,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Pushed<'a> {
+    table: &'a str,
+    mode: &'static str,
+    rows: u64,
+    ignored: u64,
+    parts: u32,
+}
+
+/// What became of a push that was not applied as a whole.
+#[derive(Serialize)]
+struct Failed<'a> {
+    table: &'a str,
+    mode: &'static str,
+    parts: Vec<FailedPart>,
+}
+
+#[derive(Serialize)]
+struct FailedPart {
+    shard: u32,
+    keys: u32,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// One line; with `--json` the parts applied and refused stand on stdout.
+pub fn run(args: &PushArgs, session: &Session) -> anyhow::Result<()> {
+    let (client, table) = session.table(&args.name)?;
+    let bytes = payload(args, &table.spec())?;
+    let values = match args.mode {
+        Mode::Delete => Values::None,
+        _ => Values::Rows(&bytes),
+    };
+    let mode = PushMode::from(args.mode);
+    let pushed = table.push(mode, &args.keys.0, values, &PushOptions::default());
+    client.close();
+    let report = match pushed {
+        Ok(report) => report,
+        Err(error) => {
+            if let ClientError::PartlyRefused(failure) | ClientError::InDoubt(failure) = &error
+                && session.output.json
+            {
+                let failed = failed(failure, mode);
+                session.output.print(&failed, String::new)?;
+            }
+            return Err(error.into());
+        }
+    };
+    let pushed = Pushed {
+        table: &args.name,
+        mode: mode.word(),
+        rows: report.rows,
+        ignored: report.ignored,
+        parts: report.parts,
+    };
+    session.output.print(&pushed, || {
+        let ignored = match report.ignored {
+            0 => String::new(),
+            n => format!(", {n} ignored (the padding key)"),
+        };
+        format!("{} rows changed in {} parts{ignored}", report.rows, report.parts)
+    })?;
+    Ok(())
+}
+
+/// The rows to send: of the table's dtypes for assign, of f32 for gradients and sums.
+fn payload(args: &PushArgs, spec: &TableSpec) -> anyhow::Result<Vec<u8>> {
+    let keys = args.keys.0.len();
+    let Some(json) = &args.values else {
+        if args.mode == Mode::Delete || keys == 0 {
+            return Ok(Vec::new());
+        }
+        bail!("--values is missing: give one list of values per key, as '[[..],[..]]'");
+    };
+    if args.mode == Mode::Delete {
+        bail!("--values has no place in a delete: leave it out");
+    }
+    let floats = RowSchema::single(Dtype::F32, spec.schema.dim());
+    let schema = match args.mode {
+        Mode::Assign => &spec.schema,
+        _ => &floats,
+    };
+    let rows = parse_rows(json, schema)
+        .map_err(anyhow::Error::msg)
+        .context("--values")?;
+    if rows.len() != keys {
+        bail!("--values has {} rows for {keys} keys", rows.len());
+    }
+    Ok(rows.concat())
+}
+
+fn failed(failure: &PushFailure, mode: PushMode) -> Failed<'_> {
+    let part = |part: &PartFate| {
+        let (outcome, rows, why) = match &part.fate {
+            Fate::Applied { rows } => ("applied", Some(*rows), None),
+            Fate::Refused(why) => ("refused", None, Some(why.to_string())),
+            Fate::NotSent(why) => ("not sent", None, Some(why.to_string())),
+            Fate::InDoubt(why) => ("in doubt", None, Some(why.to_string())),
+        };
+        FailedPart {
+            shard: part.shard,
+            keys: part.keys,
+            outcome,
+            rows,
+            why,
+        }
+    };
+    Failed {
+        table: &failure.table,
+        mode: mode.word(),
+        parts: failure.parts.iter().map(part).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mneme_proto::refusal::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn parts_of_a_failed_push() {
+        let failure = PushFailure {
+            table: "t".into(),
+            parts: vec![
+                PartFate {
+                    shard: 0,
+                    keys: 2,
+                    fate: Fate::Applied { rows: 2 },
+                },
+                PartFate {
+                    shard: 3,
+                    keys: 1,
+                    fate: Fate::Refused(Refusal::NonFinite {
+                        what: "the row".into(),
+                        key: 7,
+                    }),
+                },
+            ],
+        };
+        let json = serde_json::to_value(failed(&failure, PushMode::Gradient)).expect("JSON");
+        let want = serde_json::json!({
+            "table": "t",
+            "mode": "gradient",
+            "parts": [
+                {"shard": 0, "keys": 2, "outcome": "applied", "rows": 2},
+                {"shard": 3, "keys": 1, "outcome": "refused",
+                 "why": "the row of key 7 is not finite: nothing of this part was applied"},
+            ],
+        });
+        assert_eq!(json, want);
+    }
+}

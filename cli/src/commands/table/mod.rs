@@ -1,0 +1,185 @@
+//! `mneme table`: make, look at, empty, seal and remove tables.
+
+pub mod create;
+mod describe;
+pub mod plan;
+mod scan;
+
+use clap::{Args, Subcommand};
+use mneme_proto::control::TableSummary;
+use mneme_proto::schema::TableKind;
+use serde::Serialize;
+
+use super::Session;
+use crate::output::{bytes, columns, count};
+
+/// Make, look at, empty, seal and remove tables.
+#[derive(Debug, Args)]
+pub struct TableArgs {
+    #[command(subcommand)]
+    command: TableCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TableCommand {
+    Create(create::CreateArgs),
+    /// List all tables.
+    List,
+    /// Show everything effective about a table, its rows and bytes.
+    Describe(Named),
+    /// Remove a table and its rows.
+    Drop(Named),
+    /// Empty a mutable or lost table.
+    Reset(Named),
+    /// Make a mutable table's rows, as they are now, final: pushes are refused from then on.
+    Seal(Named),
+    Scan(scan::ScanArgs),
+}
+
+/// A table by name.
+#[derive(Debug, Args)]
+struct Named {
+    /// The table.
+    name: String,
+}
+
+/// A line of a list of tables.
+#[derive(Debug, Serialize)]
+pub struct TableLine {
+    name: String,
+    kind: &'static str,
+    state: &'static str,
+    rows: u64,
+    bytes: u64,
+    row_bytes: u32,
+    shards: u32,
+    generation: u64,
+}
+
+impl From<&TableSummary> for TableLine {
+    fn from(table: &TableSummary) -> Self {
+        let spec = &table.spec;
+        Self {
+            name: spec.name.clone(),
+            kind: kind_word(&spec.kind),
+            state: table.state.word(),
+            rows: rows_of(&spec.kind, table.rows),
+            bytes: table.bytes,
+            row_bytes: spec.row_bytes(),
+            shards: spec.shards,
+            generation: table.generation.0,
+        }
+    }
+}
+
+/// Tables for people.
+#[must_use]
+pub fn list_text(tables: &[TableLine]) -> String {
+    if tables.is_empty() {
+        return "no tables".into();
+    }
+    let header = ["name", "kind", "state", "rows", "memory", "row", "shards"];
+    let rows = tables.iter().map(|table| {
+        [
+            table.name.clone(),
+            table.kind.into(),
+            table.state.into(),
+            count(table.rows),
+            bytes(table.bytes),
+            format!("{} B", table.row_bytes),
+            table.shards.to_string(),
+        ]
+    });
+    columns(&header, rows)
+}
+
+/// `hashed` or `dense`.
+#[must_use]
+pub const fn kind_word(kind: &TableKind) -> &'static str {
+    match kind {
+        TableKind::Hashed => "hashed",
+        TableKind::Dense { .. } => "dense",
+    }
+}
+
+/// How many rows a table has: all of a dense table's are there from creation.
+const fn rows_of(kind: &TableKind, reported: u64) -> u64 {
+    match kind {
+        TableKind::Dense { rows } => *rows,
+        TableKind::Hashed => reported,
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    tables: Vec<TableLine>,
+}
+
+/// What a command did to a table.
+#[derive(Serialize)]
+struct Did<'a> {
+    table: &'a str,
+    did: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// One line.
+pub fn run(args: &TableArgs, session: &Session) -> anyhow::Result<()> {
+    match &args.command {
+        TableCommand::Create(args) => create::run(args, session),
+        TableCommand::List => list(session),
+        TableCommand::Describe(args) => describe::run(&args.name, session),
+        TableCommand::Drop(args) => {
+            let client = session.client()?;
+            client.drop_table(&args.name)?;
+            client.close();
+            did(session, &args.name, "dropped", None)
+        }
+        TableCommand::Reset(args) => {
+            let client = session.client()?;
+            client.reset_table(&args.name)?;
+            client.close();
+            did(session, &args.name, "reset", None)
+        }
+        TableCommand::Seal(args) => {
+            let (client, table) = session.table(&args.name)?;
+            let generation = table.seal(session.step_deadline())?;
+            client.close();
+            did(session, &args.name, "sealed", Some(generation.0))
+        }
+        TableCommand::Scan(args) => scan::run(args, session),
+    }
+}
+
+fn list(session: &Session) -> anyhow::Result<()> {
+    let client = session.client()?;
+    let mut summaries = client.list_tables()?;
+    client.close();
+    summaries.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+    let tables: Vec<TableLine> = summaries.iter().map(TableLine::from).collect();
+    let listed = Listed { tables };
+    session.output.print(&listed, || list_text(&listed.tables))?;
+    Ok(())
+}
+
+fn did(
+    session: &Session,
+    table: &str,
+    did: &'static str,
+    generation: Option<u64>,
+) -> anyhow::Result<()> {
+    let done = Did {
+        table,
+        did,
+        generation,
+    };
+    session.output.print(&done, || match generation {
+        Some(generation) => format!("table '{table}' {did}, generation {generation}"),
+        None => format!("table '{table}' {did}"),
+    })?;
+    Ok(())
+}
