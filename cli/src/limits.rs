@@ -23,6 +23,16 @@ pub const VALUES_SHOWN_MAX: usize = 8;
 /// sync gigabytes.
 pub const LONG_STEP_DEADLINE: Duration = Duration::from_secs(600);
 
+/// How often a starting process looks whether it serves.
+pub const READY_POLL: Duration = Duration::from_millis(10);
+
+/// What is left of the 2 s of a clean end for tasks that do not end by themselves.
+pub const SHUTDOWN_WAIT: Duration = Duration::from_millis(200);
+
+/// How long a cluster in one process waits for its nodes and its catalogue to close. Everything
+/// acknowledged is on disk already, so ending without them loses nothing.
+pub const CLUSTER_CLOSE_WAIT: Duration = Duration::from_millis(1600);
+
 /// Nodes of one `mneme dev`: all of them share one process and its memory.
 pub const DEV_NODES_MAX: u32 = 64;
 
@@ -32,5 +42,19 @@ pub const BENCH_THREADS_MAX: u32 = 1024;
 /// Keys of one bench call; the client splits larger batches into frames anyway.
 pub const BENCH_BATCH_MAX: u32 = 1 << 20;
 
+/// Keys of a hashed table that a bench draws from at most: 8 B each, read before it starts.
+pub const BENCH_KEYS_MAX: usize = 4_000_000;
+
+/// Keys that a bench draws from where a hashed table has no rows yet.
+pub const BENCH_NEW_KEYS: u64 = 1_000_000;
+
+/// Keys drawn beforehand for each thread of a bench, so that drawing is not measured.
+pub const BENCH_KEYS_DRAWN: usize = 1 << 18;
+
+/// Calls of a bench that are not counted: connections open, caches fill.
+pub const BENCH_WARM_UP: Duration = Duration::from_secs(1);
+
+// A clean end takes 2 s at most.
+const _: () = assert!(CLUSTER_CLOSE_WAIT.as_millis() + SHUTDOWN_WAIT.as_millis() < 2000);
 // One row of any table fits a chunk many times over.
 const _: () = assert!(mneme_proto::limits::ROW_BYTES_MAX as usize * 64 <= FILE_CHUNK_BYTES);

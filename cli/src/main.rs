@@ -1,4 +1,26 @@
-//! The one binary, `mneme`.
+//! The one binary, `mneme`: everything that users and scripts type.
+//!
+//! * [`cli`]: the command line as a whole. [`settings`]: options from the environment and a file.
+//! * [`commands`]: one module per command, its arguments beside what it does.
+//! * [`cluster`]: a whole cluster in one process, for `dev` and `demo`.
+//! * [`files`]: safetensors and npy, pure. [`values`], [`output`], [`failure`]: what is printed.
+//!
+//! It promises: exit code 0 only for success, 1 for failure, 2 for wrong usage; errors are one
+//! line on stderr; stdout holds results only, with `--json` one JSON document; a file that is
+//! refused has changed nothing.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod cluster;
+mod commands;
+mod failure;
 mod files;
 mod limits;
-fn main() {}
+mod output;
+mod settings;
+mod values;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -40,7 +40,11 @@ impl ConfigFile {
         path.map(|path| Self::load(Path::new(&path))).transpose()
     }
 
-    fn load(path: &Path) -> anyhow::Result<Self> {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// One line naming it.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the configuration '{}'", path.display()))?;
         let keys = text
@@ -123,6 +127,7 @@ fn last_dev() -> Option<PathBuf> {
 /// One line; nothing else depends on it.
 pub fn remember_dev(config: &Path) -> anyhow::Result<()> {
     use std::os::unix::ffi::OsStrExt;
+    let config = std::path::absolute(config).with_context(|| config.display().to_string())?;
     let dir = state_dir().context("neither XDG_STATE_HOME nor HOME names a directory")?;
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let path = dir.join("last-dev");

@@ -204,7 +204,7 @@ mod tests {
             let mut c = Coalescer::new(BOUND, 100);
             let mut now = Instant::now();
             let (mut waiting, mut flying, mut armed) = (Vec::<(AskId, Instant)>::new(), 0u32, None);
-            let mut send = |frame: Option<Vec<AskId>>, waiting: &mut Vec<(AskId, Instant)>,
+            let send = |frame: Option<Vec<AskId>>, waiting: &mut Vec<(AskId, Instant)>,
                             flying: &mut u32| {
                 for ask in frame.iter().flatten() {
                     let at = waiting.iter().position(|(id, _)| id == ask).expect("it waited");

@@ -64,6 +64,8 @@ mod scatter;
 mod seal;
 mod session;
 mod table;
+#[cfg(test)]
+mod testing;
 
 pub use client::Client;
 pub use config::{CONFIG_VARIABLE, ClientConfig, ConfigError, Span, TENANT_DEFAULT};

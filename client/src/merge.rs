@@ -265,3 +265,6 @@ fn check_finite(
         index,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -269,3 +269,6 @@ fn interleave(cuts: &mut Vec<Cut>) {
     turns.sort_by_key(|(turn, _)| *turn); // stable: nodes keep their order within a turn
     cuts.extend(turns.into_iter().map(|(_, cut)| cut));
 }
+
+#[cfg(test)]
+mod tests;

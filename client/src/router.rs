@@ -275,3 +275,6 @@ fn nodes_of(map: &ArchivedTableMap) -> Vec<Arc<NodeRoute>> {
     };
     map.nodes.iter().enumerate().map(node_of).collect()
 }
+
+#[cfg(test)]
+mod tests;

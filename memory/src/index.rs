@@ -472,14 +472,15 @@ mod loom_tests {
     }
 
     /// Growth: a key that stood before is found at every moment of the move, and a key that was
-    /// put before a reader began is found in whichever table it stands.
+    /// put while the tables grow is found by whoever knows that it was put.
     #[test]
     fn loom_growth_misses_nothing() {
         loom::model(|| {
             let old = Arc::new(Table::heap(2, 0));
             old.put(&old.place(100), 0);
+            let put = Arc::new(AtomicU64::new(0));
             let writer = {
-                let old = Arc::clone(&old);
+                let (old, put) = (Arc::clone(&old), Arc::clone(&put));
                 thread::spawn(move || {
                     let next = Arc::new(Table::heap(3, 0));
                     old.set_next(Arc::clone(&next));
@@ -489,11 +490,18 @@ mod loom_tests {
                         }
                         old.mark_moved(index);
                     }
+                    next.put(&next.place(101), 1);
+                    put.store(1, Ordering::Release);
                 })
             };
+            let known = put.load(Ordering::Acquire) == 1;
+            if known {
+                assert_eq!(find(&old, 101), Lookup::Hit(1));
+            }
             assert_eq!(find(&old, 100), Lookup::Hit(0));
             writer.join().expect("writer");
             assert_eq!(find(&old, 100), Lookup::Hit(0));
+            assert_eq!(find(&old, 101), Lookup::Hit(1));
         });
     }
 }

@@ -25,6 +25,8 @@
 //! This is the one crate with mapped memory. Rows that somebody may be writing are touched only
 //! through [`words`], never through a slice.
 
+#![cfg_attr(loom, allow(dead_code, reason = "only the cores are built under loom"))]
+
 mod index;
 mod limits;
 mod slot;

@@ -4,13 +4,14 @@
 //! fails leaves a sealed load unpublished and a table that was made for it dropped.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use mneme_client::blocking::{Client, Loader, Table};
 use mneme_client::{LoadAt, LoadRows, PushOptions, Values};
+use mneme_proto::control::TableSummary;
 use mneme_proto::frame::PushMode;
 use mneme_proto::map::TableState;
 use mneme_proto::schema::{
@@ -48,9 +49,10 @@ pub struct ImportArgs {
     on_duplicate: OnDuplicate,
 }
 
-#[derive(Serialize)]
-struct Imported<'a> {
-    table: &'a str,
+/// What was imported.
+#[derive(Debug, Serialize)]
+pub struct Imported {
+    table: String,
     rows: u64,
     bytes: u64,
     state: &'static str,
@@ -200,36 +202,62 @@ fn kept(keys: &[u64], rows: &[u8], keep: &[bool]) -> (Vec<u64>, Vec<u8>) {
     kept
 }
 
+impl ImportArgs {
+    /// A new sealed table of one tensor.
+    #[must_use]
+    pub fn sealed(name: &str, file: &Path, tensor: &str) -> Self {
+        Self {
+            name: name.into(),
+            file: file.to_owned(),
+            tensor: Some(tensor.into()),
+            keys: None,
+            create: true,
+            seal: true,
+            on_duplicate: OnDuplicate::Refuse,
+        }
+    }
+}
+
+impl Imported {
+    /// What was imported, for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let (rows, size) = (count(self.rows), bytes(self.bytes));
+        let how = match self.generation {
+            0 => self.state.to_owned(),
+            generation => format!("{} as generation {generation}", self.state),
+        };
+        format!("table '{}': {rows} rows, {size}, {how}", self.table)
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// One line; nothing is stored when the file, its keys or the room are at fault.
 pub fn run(args: &ImportArgs, session: &Session) -> anyhow::Result<()> {
     let client = session.client()?;
-    let existing = match client.list_tables()?.into_iter().find(|table| {
-        table.spec.name == args.name && table.spec.tenant == client.config().tenant
-    }) {
-        Some(_) if args.create => {
-            bail!("table '{}' exists already: leave --create out, or drop it", args.name)
-        }
-        Some(found) => Some(found),
-        None if args.create => None,
-        None => bail!("no table '{}': give --create, or see `mneme table list`", args.name),
-    };
+    let imported = import(args, session, &client)?;
+    client.close();
+    session.output.print(&imported, || imported.text())?;
+    Ok(())
+}
+
+/// Imports through this client.
+///
+/// # Errors
+/// One line; nothing is stored when the file, its keys or the room are at fault.
+pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::Result<Imported> {
+    let existing = existing(args, client)?;
     let spec = existing.as_ref().map(|table| &table.spec);
     let planes = spec.filter(|s| s.schema.planes.len() > 1).map(|s| &s.schema.planes[..]);
     let dense = spec.is_some_and(|s| matches!(s.kind, TableKind::Dense { .. }));
     let source = Source::open(args, planes, dense)?;
-    let lost = existing.as_ref().is_some_and(|t| t.state == TableState::Lost);
-    let sealed = existing.as_ref().is_some_and(|t| t.state == TableState::Sealed);
-    if sealed && !args.seal {
-        bail!("table '{}' is sealed: --seal publishes a new version of it", args.name);
-    }
     let table = match &existing {
         Some(found) => {
             source.fits(args, &found.spec)?;
-            has_room(&client, &source, found.spec.clone(), args)?;
-            if lost && !args.seal {
+            has_room(client, &source, found.spec.clone(), args)?;
+            if found.state == TableState::Lost && !args.seal {
                 // What is lost is gone; assigning rows needs a table that takes pushes.
                 client.reset_table(&args.name)?
             } else {
@@ -237,9 +265,9 @@ pub fn run(args: &ImportArgs, session: &Session) -> anyhow::Result<()> {
             }
         }
         None => {
-            let spec = new_spec(args, &client, &source);
+            let spec = new_spec(args, client, &source);
             spec.validate().with_context(|| args.file.display().to_string())?;
-            has_room(&client, &source, spec.clone(), args)?;
+            has_room(client, &source, spec.clone(), args)?;
             client.create_table(spec)?
         }
     };
@@ -248,24 +276,33 @@ pub fn run(args: &ImportArgs, session: &Session) -> anyhow::Result<()> {
         // Best effort: the error that is reported is the one that counts.
         let _ = client.drop_table(&args.name);
     }
-    let generation = done?;
-    client.close();
-    let imported = Imported {
-        table: &args.name,
+    Ok(Imported {
+        table: args.name.clone(),
         rows: source.rows(),
         bytes: source.rows() * source.file.row_bytes() as u64,
         state: if args.seal { "sealed" } else { "mutable" },
-        generation,
-    };
-    session.output.print(&imported, || {
-        let (rows, size) = (count(imported.rows), bytes(imported.bytes));
-        let how = match args.seal {
-            true => format!("sealed as generation {generation}"),
-            false => "mutable".into(),
-        };
-        format!("table '{}': {rows} rows, {size}, {how}", args.name)
-    })?;
-    Ok(())
+        generation: done?,
+    })
+}
+
+/// The table that is there already; an error where there should be one, or none.
+fn existing(args: &ImportArgs, client: &Client) -> anyhow::Result<Option<TableSummary>> {
+    let tenant = &client.config().tenant;
+    let mut tables = client.list_tables()?.into_iter();
+    let found = tables.find(|t| t.spec.name == args.name && t.spec.tenant == *tenant);
+    let name = &args.name;
+    match &found {
+        Some(_) if args.create => {
+            bail!("table '{name}' exists already: leave --create out, or drop it")
+        }
+        Some(table) if table.state == TableState::Sealed && !args.seal => {
+            bail!("table '{name}' is sealed: --seal publishes a new version of it")
+        }
+        None if !args.create => {
+            bail!("no table '{name}': give --create, or see `mneme table list`")
+        }
+        _ => Ok(found),
+    }
 }
 
 fn new_spec(args: &ImportArgs, client: &Client, source: &Source) -> TableSpec {
