@@ -103,7 +103,7 @@ fn describe_shows_what_is_effective() {
 fn bad_schemas_are_refused_by_name() {
     let dev = Dev::start();
     let mneme = dev.mneme();
-    let create = |extra: &[&str]| {
+    let create = |extra: &[&'static str]| {
         [
             &[
                 "table", "create", "t", "--kind", "hashed", "--dtype", "f32", "--dim", "4",
@@ -112,7 +112,7 @@ fn bad_schemas_are_refused_by_name() {
         ]
         .concat()
     };
-    let bad: [(&[&str], &str); 9] = [
+    let bad: [(&[&'static str], &str); 9] = [
         (&["--optimizer", "adagrad", "--opt", "lr=NaN"], "lr"),
         (&["--optimizer", "adagrad", "--opt", "eps=-1"], "eps"),
         (&["--optimizer", "sgd", "--opt", "momentum=1"], "momentum"),
