@@ -13,7 +13,8 @@ pub struct PullOptions {
     /// What to do with keys that have no row.
     pub missing: Missing,
     /// Put each row's optimizer state behind it: a row of the answer then takes
-    /// `row_bytes + state_bytes`.
+    /// `row_bytes + state_bytes` (`row_bytes` of a sealed table, which has no state). See
+    /// [`crate::Table::pulled_row_bytes`].
     pub with_state: bool,
     /// The call's deadline; the client's without one.
     pub deadline: Option<Duration>,

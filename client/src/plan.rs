@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use mneme_proto::frame::{Missing, PULL_WITH_STATE, PullGroup, PullHeader};
+use mneme_proto::map::TableState;
 use mneme_proto::mix64::mix64;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
@@ -22,9 +23,9 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// Bytes of a row as answered.
+    /// Bytes of a row as answered: a sealed table has no optimizer state.
     pub(crate) fn row_bytes(self, router: &Router) -> usize {
-        let state = if self.with_state {
+        let state = if self.with_state && router.state != TableState::Sealed {
             router.spec.state_bytes()
         } else {
             0

@@ -53,6 +53,7 @@ pub(crate) async fn pull(
     let mut pending: Option<Vec<u32>> = None;
     let mut router = served(table, deadline).await?;
     loop {
+        check_shape(&router, ask, out)?;
         let by = tries.begin(Instant::now());
         plan.group(&router, keys, pending.as_deref(), out.row_bytes)
             .map_err(Refusal::from)?;
@@ -81,6 +82,17 @@ pub(crate) async fn pull(
     }
 }
 
+/// The buffer was sized by an older map: a table that was sealed meanwhile has no state to send.
+fn check_shape(router: &Router, ask: Ask, out: &Out<'_>) -> Result<(), ClientError> {
+    let row_bytes = ask.row_bytes(router);
+    if row_bytes == out.row_bytes {
+        return Ok(());
+    }
+    let found = format!("rows of {} B", out.row_bytes);
+    let wanted = format!("rows of {row_bytes} B: it is {} now", router.state.word());
+    Err(ClientError::shape("the buffer", found, wanted))
+}
+
 /// A router of a table that is served; the catalogue is asked only if the one at hand is not.
 pub(crate) async fn served(
     table: &Arc<TableShared>,
@@ -106,7 +118,12 @@ pub(crate) async fn after_faults<'a>(
     mut faults: impl Iterator<Item = &'a NodeFault>,
     by: Instant,
 ) -> Arc<Router> {
-    let stale = faults.any(|f| matches!(f, NodeFault::Refused(r) if r.wants_new_map()));
+    let stale = faults.any(|fault| match fault {
+        NodeFault::Refused(refusal) => refusal.wants_new_map(),
+        // An answer of another shape may be that of a table that was sealed meanwhile.
+        NodeFault::Malformed(_) => true,
+        _ => false,
+    });
     if !stale {
         table.refresh_soon(router);
         return table.router();

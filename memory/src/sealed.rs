@@ -3,7 +3,7 @@
 //! A dense shard is bare rows at their stride, a hashed one key and row, with an index over them.
 //! [`SealedBuilder`] takes all memory first and is filled in any order; `finish` checks that every
 //! row came and no key twice, and makes a [`SealedShard`] of it. Files are the subject of
-//! [`file`].
+//! [`mod@file`].
 
 mod builder;
 pub mod file;
