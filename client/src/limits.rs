@@ -42,7 +42,7 @@ pub const COALESCED_FRAME_KEYS: usize = 2048;
 
 /// Bytes of rows that one pull frame asks for. Large enough that a frame's fixed costs vanish,
 /// small enough that the node copies the next rows while these travel.
-pub const FRAME_ROWS_BYTES: usize = 1 << 20;
+pub const FRAME_ROWS_BYTES: usize = 96 << 10;
 
 /// Frames of one pull or push in flight. More would only queue in the same links.
 pub const FRAMES_IN_FLIGHT: usize = 8;

@@ -232,7 +232,7 @@ async fn request(
         return Reply::Frame(Exchanged::Refused(Refusal::Unavailable { why }));
     };
     let mut flight: Option<Flight> = None;
-    if coalesce && table.lanes.is_on() && cut.keys.len() <= COALESCE_KEYS_MAX {
+    if coalesce && table.lanes.is_on() && plan.keys.len() <= COALESCE_KEYS_MAX {
         let keys = || {
             plan.keys[cut.keys.clone()]
                 .iter()
