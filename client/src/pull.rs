@@ -255,12 +255,13 @@ async fn request(
         }
     }
     let to = table.client.links.to(route);
-    let begun = Instant::now();
+    // A call that dials first says nothing of the path's own cost.
+    let begun = to.is_connected().then(Instant::now);
     let body = vec![plan.body(router, cut, ask)];
     let (send, want) = (FrameKind::Pull, FrameKind::Pulled);
     let exchanged = exchange(&table.client.links, &to, send, want, body, by).await;
     drop(flight);
-    if let Exchanged::Answered(body) = &exchanged {
+    if let (Exchanged::Answered(body), Some(begun)) = (&exchanged, begun) {
         record(&to, cut, body, begun);
     }
     Reply::Frame(exchanged)
