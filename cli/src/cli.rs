@@ -19,7 +19,12 @@ use crate::settings::{ConfigFile, with_environment, with_file};
 /// Every option can also be given as an environment variable MNEME_<OPTION> or as a key of the
 /// TOML file that --config names.
 #[derive(Debug, Parser)]
-#[command(name = "mneme", version, propagate_version = false, max_term_width = 100)]
+#[command(
+    name = "mneme",
+    version,
+    propagate_version = false,
+    max_term_width = 100
+)]
 struct Cli {
     /// TOML file with a client's keys and with options [default: that of the last `mneme dev`].
     #[arg(long, value_name = "FILE", global = true)]

@@ -159,7 +159,10 @@ impl Cluster {
             while nodes.join_next().await.is_some() {}
             self.catalogue.shutdown().await;
         };
-        if tokio::time::timeout(CLUSTER_CLOSE_WAIT, closing).await.is_err() {
+        if tokio::time::timeout(CLUSTER_CLOSE_WAIT, closing)
+            .await
+            .is_err()
+        {
             tracing::warn!("not everything closed in time; nothing acknowledged is lost by that");
         }
     }
@@ -302,9 +305,14 @@ mod tests {
         for name in ["node-1", "node-2"] {
             fs::create_dir_all(dir.path().join("nodes").join(name)).expect("made");
         }
-        assert_eq!(node_names(dir.path(), None).expect("two"), ["node-1", "node-2"]);
+        assert_eq!(
+            node_names(dir.path(), None).expect("two"),
+            ["node-1", "node-2"]
+        );
         assert_eq!(node_names(dir.path(), Some(3)).expect("three").len(), 3);
-        let error = node_names(dir.path(), Some(1)).expect_err("fewer").to_string();
+        let error = node_names(dir.path(), Some(1))
+            .expect_err("fewer")
+            .to_string();
         assert!(error.contains("holds 2 nodes"), "{error}");
     }
 

@@ -21,7 +21,9 @@ pub fn usage_line(error: &clap::Error) -> String {
     let (what, _) = what
         .split_once("\nFor more information")
         .unwrap_or((what, ""));
-    format!("{}; see --help", one_line(what).trim_end_matches('.'))
+    // A blank line comes before a tip.
+    let parts: Vec<String> = what.trim_end().split("\n\n").map(one_line).collect();
+    format!("{}; see --help", parts.join("; "))
 }
 
 fn one_line(text: &str) -> String {
@@ -46,7 +48,11 @@ mod tests {
     fn usage_errors_are_one_line() {
         let command = Command::new("mneme")
             .arg(Arg::new("dim").long("dim").required(true))
-            .arg(Arg::new("n").long("nodes").value_parser(clap::value_parser!(u32)));
+            .arg(
+                Arg::new("n")
+                    .long("nodes")
+                    .value_parser(clap::value_parser!(u32)),
+            );
         for (words, says) in [
             (
                 &["mneme"][..],
@@ -56,12 +62,21 @@ mod tests {
                 &["mneme", "--nodes", "x", "--dim", "1"],
                 "invalid value 'x' for '--nodes <n>': invalid digit found in string; see --help",
             ),
-            (&["mneme", "--dimm", "1"], "unexpected argument '--dimm' found"),
+            (
+                &["mneme", "--dimm", "1"],
+                "unexpected argument '--dimm' found",
+            ),
         ] {
-            let error = command.clone().try_get_matches_from(words).expect_err("wrong");
+            let error = command
+                .clone()
+                .try_get_matches_from(words)
+                .expect_err("wrong");
             let line = usage_line(&error);
             assert!(line.starts_with(says), "{line}");
-            assert!(line.ends_with("; see --help") && !line.contains('\n'), "{line}");
+            assert!(
+                line.ends_with("; see --help") && !line.contains('\n'),
+                "{line}"
+            );
         }
     }
 }

@@ -105,16 +105,22 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(3 << 30), "3.0 GiB");
         assert_eq!(bytes(u64::MAX), "17179869184.0 GiB");
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
             assert_eq!(count(number), text);
         }
     }
 
     #[test]
     fn columns_line_up() {
-        let text = columns(&["name", "rows"], [["a", "1"], ["longer", "22"]].map(|r| {
-            r.map(str::to_owned)
-        }));
+        let text = columns(
+            &["name", "rows"],
+            [["a", "1"], ["longer", "22"]].map(|r| r.map(str::to_owned)),
+        );
         assert_eq!(text, "name    rows\na       1\nlonger  22");
     }
 }

@@ -182,7 +182,11 @@ pub fn with_file(command: Command, file: &ConfigFile) -> anyhow::Result<Command>
             one => word(one).map(|word| vec![word]),
         };
         let Some(words) = words else {
-            let what = if known { "cannot be a table" } else { "is no option of mneme" };
+            let what = if known {
+                "cannot be a table"
+            } else {
+                "is no option of mneme"
+            };
             bail!("'{}': '{key}' {what}", file.path.display());
         };
         values.push((key.clone(), words));

@@ -153,7 +153,9 @@ pub fn parse_rows(json: &str, schema: &RowSchema) -> Result<Vec<Vec<u8>>, String
     let parse_row = |(at, row): (usize, &Vec<&RawValue>)| {
         if row.len() != dim {
             let found = row.len();
-            return Err(format!("row {at} has {found} values, the table wants {dim}"));
+            return Err(format!(
+                "row {at} has {found} values, the table wants {dim}"
+            ));
         }
         let dtypes = schema
             .planes
@@ -215,17 +217,31 @@ mod tests {
     }
 
     fn json(schema: &RowSchema, bytes: &[u8], bits: bool) -> String {
-        serde_json::to_string(&RowValues { schema, bytes, bits }).expect("JSON")
+        serde_json::to_string(&RowValues {
+            schema,
+            bytes,
+            bits,
+        })
+        .expect("JSON")
     }
 
     #[test]
     fn values_are_shortest_and_specials_are_words() {
         let schema = RowSchema::single(Dtype::F32, 8);
-        let row = [0.1, -0.0, 1e-45, 16_777_216.0, f32::MAX, f32::NAN, f32::INFINITY, -f32::INFINITY];
+        let row = [
+            0.1,
+            -0.0,
+            1e-45,
+            16_777_216.0,
+            f32::MAX,
+            f32::NAN,
+            f32::INFINITY,
+            -f32::INFINITY,
+        ];
         let bytes = f32s(&row);
         assert_eq!(
             json(&schema, &bytes, false),
-            r#"[0.1,-0.0,1e-45,16777216.0,3.4028235e38,"NaN","Infinity","-Infinity"]"#
+            r#"[0.1,-0.0,1e-45,16777216.0,3.4028235e+38,"NaN","Infinity","-Infinity"]"#
         );
         assert_eq!(
             json(&schema, &bytes[..32], true),
@@ -245,7 +261,10 @@ mod tests {
         };
         let bytes = [&[7, 255][..], &f32s(&[0.5])].concat();
         assert_eq!(json(&schema, &bytes, false), "[7,255,0.5]");
-        assert_eq!(json(&schema, &bytes, true), r#"["0x07","0xff","0x3f000000"]"#);
+        assert_eq!(
+            json(&schema, &bytes, true),
+            r#"["0x07","0xff","0x3f000000"]"#
+        );
         let values = RowValues {
             schema: &schema,
             bytes: &bytes,
@@ -272,8 +291,16 @@ mod tests {
         let byte = RowSchema::single(Dtype::U8, 2);
         for (text, schema, says) in [
             ("[1,2]", &float, "not a JSON list of lists"),
-            ("[[1,2],[3]]", &float, "row 1 has 1 values, the table wants 2"),
-            ("[[1,1e39]]", &float, "row 0, element 1: 1e39 is out of range of f32"),
+            (
+                "[[1,2],[3]]",
+                &float,
+                "row 1 has 1 values, the table wants 2",
+            ),
+            (
+                "[[1,1e39]]",
+                &float,
+                "row 0, element 1: 1e39 is out of range of f32",
+            ),
             (r#"[[1,"nan"]]"#, &float, "\"nan\" is no f32"),
             ("[[1,null]]", &float, "null is no f32"),
             (r#"[[1,"0xzz"]]"#, &float, "is no f32"),

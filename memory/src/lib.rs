@@ -14,8 +14,9 @@
 //!
 //! * A row that a reader returns is the asked key's and was written whole: slots are seqlocks, and
 //!   key, sequence and liveness are validated after the copy (I-5).
-//! * Readers wait for nobody: no lock, no reference count per row; growth of slab and index goes on
-//!   beside them.
+//! * Readers take no lock and no reference count per row, and growth of slab and index goes on
+//!   beside them. The one exception: the few keys that found no room in the index are looked up
+//!   under a lock that the writer holds for one map operation.
 //! * Memory of a region serves nothing else while a read of it can complete: it is given back when
 //!   the last reader has let go, its headers made dead before (I-6).
 //! * A sealed shard is complete before it can be read and is never written again (I-8).

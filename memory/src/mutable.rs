@@ -6,6 +6,7 @@
 //! will.
 
 mod reader;
+mod room;
 mod writer;
 
 use std::sync::Arc;

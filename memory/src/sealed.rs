@@ -3,7 +3,7 @@
 //! A dense shard is bare rows at their stride, a hashed one key and row, with an index over them.
 //! [`SealedBuilder`] takes all memory first and is filled in any order; `finish` checks that every
 //! row came and no key twice, and makes a [`SealedShard`] of it. Files are the subject of
-//! [`file`].
+//! [`mod@file`].
 
 mod builder;
 pub mod file;
@@ -292,10 +292,13 @@ impl SealedShard {
         let inner = &*self.inner;
         let first = slot.min(inner.rows);
         let content = &inner.content()[first as usize * inner.stride..];
-        content.chunks_exact(inner.stride).zip(first..).map(|(bytes, slot)| {
-            let key = if inner.keyed { inner.key(slot) } else { slot };
-            (key, &bytes[inner.key_bytes()..][..inner.row_bytes])
-        })
+        content
+            .chunks_exact(inner.stride)
+            .zip(first..)
+            .map(|(bytes, slot)| {
+                let key = if inner.keyed { inner.key(slot) } else { slot };
+                (key, &bytes[inner.key_bytes()..][..inner.row_bytes])
+            })
     }
 }
 

@@ -7,7 +7,9 @@
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::limits::{FIRST_SEGMENT_BYTES, HEADER_PAGE_BYTES, SEGMENTS_MAX, SLOTS_MAX};
+use crate::limits::{
+    EXTENT_BYTES, FIRST_SEGMENT_BYTES, HEADER_PAGE_BYTES, SEGMENTS_MAX, SLOTS_MAX,
+};
 use crate::pool::{Pool, PoolError, Taken};
 use crate::region::{Region, Span};
 
@@ -36,7 +38,8 @@ struct Grown {
 #[derive(Debug)]
 struct Segment {
     span: Span,
-    /// Up to where in the file the span is populated.
+    /// From where to where in the file the span is populated.
+    populated_from: u64,
     populated_to: u64,
 }
 
@@ -148,11 +151,12 @@ impl Slab {
         let page = region.pool().page_bytes();
         let first = self.segment_end(index);
         let last = self.segment_end(index + 1).min(self.slots_max);
-        let from = match index {
+        let used_from = match index {
             0 => 0,
             _ => HEADER_PAGE_BYTES + first * self.stride,
         };
-        let from = from - from % page;
+        // Extents of the slab are whole extents of the mapping, so that they can be huge pages.
+        let from = used_from - used_from % EXTENT_BYTES;
         // All that the last slots take, so that what is counted is populated.
         let to = region
             .pool()
@@ -165,7 +169,8 @@ impl Slab {
         self.bases[index].store(base, Ordering::Release);
         Ok(Segment {
             span,
-            populated_to: from,
+            populated_from: used_from - used_from % page,
+            populated_to: used_from - used_from % page,
         })
     }
 
@@ -193,9 +198,13 @@ impl Drop for Slab {
         // Given back before it is uncounted: `taken` is dropped after this.
         let grown = self.grown.get_mut().unwrap_or_else(PoisonError::into_inner);
         for segment in &grown.segments {
-            let from = segment.span.offset();
+            let offset = segment.span.offset();
+            let (from, to) = (
+                segment.populated_from - offset,
+                segment.populated_to - offset,
+            );
             // The region's own drop tries again.
-            let _ = segment.span.give_back(0, segment.populated_to - from);
+            let _ = segment.span.give_back(from, to);
         }
     }
 }

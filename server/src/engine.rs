@@ -186,3 +186,6 @@ impl Engine {
             .void(session, sequence, moment.now_ms)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use mneme_net::Role;
 use mneme_proto::control::{Held, HeldShard, NodeRequest, NodeResponse};
-use mneme_proto::frame::{Missing, PushMode, Status};
-use mneme_proto::ids::{Epoch, SessionId, ShardId, ShardIndex, TableGeneration};
+use mneme_proto::frame::{FrameKind, Missing, PushMode, Status};
+use mneme_proto::ids::{Epoch, SessionId, ShardId, ShardIndex, TableGeneration, TableId};
 use mneme_proto::map::{Integrity, PathKind, TableState};
 use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::{Initializer, Optimizer, TableKind, TableSpec};
@@ -439,4 +443,113 @@ fn a_lease_ends_and_a_stale_process_stops() {
     world.script.lock().unwrap().stale_below = 99;
     let error = world.runtime.block_on(node.failed());
     assert!(error.to_string().contains("registered again"), "{error}");
+}
+
+/// I-12: bytes that are no request are refused, and the link goes on.
+#[test]
+fn hostile_requests_are_refused() {
+    let world = World::new();
+    let node = world.start();
+    world.create(spec(1, sgd(1.0)));
+    let client = world.client(&node);
+    until("the table", || client.open(1).is_ok());
+    let garbage: Vec<u8> = (0..5000u32).map(|i| ((i * 7919) >> 3) as u8).collect();
+    let kinds = [
+        FrameKind::Pull,
+        FrameKind::Push,
+        FrameKind::Load,
+        FrameKind::Control,
+    ];
+    for kind in kinds {
+        for bytes in [&garbage[..], &garbage[..32], &[0xFF; 24], &[]] {
+            let refusal = client.call(kind, bytes.to_vec()).unwrap_err();
+            let known = matches!(
+                refusal,
+                Refusal::Malformed { .. } | Refusal::UnknownTable { .. } | Refusal::Conflict { .. }
+            );
+            assert!(known, "{kind:?}: {refusal}");
+        }
+    }
+    for kind in [FrameKind::Pulled, FrameKind::Pushed] {
+        let refusal = client.call(kind, vec![0; 64]).unwrap_err();
+        assert!(
+            refusal.to_string().contains("an answer, not a request"),
+            "{refusal}"
+        );
+    }
+    let unknown = NodeRequest::Describe {
+        table: TableId(404),
+    };
+    assert!(matches!(
+        client.control(unknown).unwrap_err(),
+        Refusal::UnknownTable { .. }
+    ));
+    assert_eq!(
+        client.pull(1, 0, Missing::Error, &[1]).unwrap()[0].0,
+        MISSING
+    );
+}
+
+/// Only clients have business with rows.
+#[test]
+fn other_principals_are_denied() {
+    let world = World::new();
+    let node = world.start();
+    world.create(spec(1, sgd(1.0)));
+    let other = world.peer(&node, Role::Node, "n2");
+    let refusal = other.pull(1, 0, Missing::Error, &[1]).unwrap_err();
+    assert!(
+        matches!(refusal, Refusal::PermissionDenied { .. }),
+        "{refusal}"
+    );
+}
+
+/// B017's counter, and the health of a node, over HTTP.
+#[test]
+fn http_tells_health_and_metrics() {
+    let world = World::new();
+    let node = world.start();
+    world.create(spec(1, sgd(1.0)));
+    let client = world.client(&node);
+    let session = client.open(1).unwrap();
+    let nan = bytes(&[f32::NAN]);
+    assert!(
+        client
+            .push(1, session, 1, PushMode::Gradient, &[7], &nan)
+            .is_err()
+    );
+    client
+        .push(1, session, 2, PushMode::Gradient, &[7], &bytes(&[1.0]))
+        .unwrap();
+    client.pull(1, 0, Missing::Error, &[7, 8]).unwrap();
+
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(node.http_addr().unwrap()).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(get("/healthz").starts_with("HTTP/1.1 200"));
+    let metrics = get("/metrics");
+    for line in [
+        "mneme_push_rejected_nonfinite_total 1",
+        "mneme_pulls_total 1",
+        "mneme_pulled_rows_total 1",
+        "mneme_pulled_missing_total 1",
+        "mneme_pushed_rows_total 1",
+        "mneme_table_rows{tenant=\"default\",table=\"t\"} 1",
+        "mneme_links 1",
+        "mneme_lease_live 1",
+        "mneme_refusals_total{kind=\"non_finite\"} 1",
+    ] {
+        assert!(
+            metrics.lines().any(|l| l == line),
+            "{line} is not in\n{metrics}"
+        );
+    }
 }

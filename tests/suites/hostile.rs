@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 /// What resident memory may grow by: allocator slack, not anything that was claimed.
-const GROWTH_BYTES_MAX: u64 = 48 << 20;
+const GROWTH_BYTES_MAX: u64 = 16 << 20;
 
 /// A cluster under attack, with a table that must go on being served.
 struct Target {
@@ -90,7 +90,8 @@ impl Target {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .expect("a runtime")

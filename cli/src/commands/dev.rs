@@ -117,7 +117,9 @@ async fn try_announce(cluster: &Cluster, session: &Session) -> anyhow::Result<()
     };
     session.output.print(&ready, || {
         let http = ready.http.iter();
-        let mut lines: Vec<String> = http.map(|h| format!("http {}={}", h.name, h.address)).collect();
+        let mut lines: Vec<String> = http
+            .map(|h| format!("http {}={}", h.name, h.address))
+            .collect();
         lines.push(format!("ready config={}", ready.config));
         lines.join("\n")
     })?;

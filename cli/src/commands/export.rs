@@ -72,9 +72,17 @@ pub fn run(args: &ExportArgs, session: &Session) -> anyhow::Result<()> {
         files,
     };
     session.output.print(&exported, || {
-        let files: Vec<String> = exported.files.iter().map(|f| f.display().to_string()).collect();
+        let files: Vec<String> = exported
+            .files
+            .iter()
+            .map(|f| f.display().to_string())
+            .collect();
         let (rows, size) = (count(rows), bytes(exported.bytes));
-        format!("table '{}': {rows} rows, {size} in {}", args.name, files.join(", "))
+        format!(
+            "table '{}': {rows} rows, {size} in {}",
+            args.name,
+            files.join(", ")
+        )
     })?;
     Ok(())
 }

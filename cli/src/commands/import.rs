@@ -14,9 +14,7 @@ use mneme_client::{LoadAt, LoadRows, PushOptions, Values};
 use mneme_proto::control::TableSummary;
 use mneme_proto::frame::PushMode;
 use mneme_proto::map::TableState;
-use mneme_proto::schema::{
-    Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec,
-};
+use mneme_proto::schema::{Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
 use serde::Serialize;
 
 use super::Session;
@@ -85,10 +83,16 @@ impl Source {
         let named = args.keys.as_ref().unwrap_or(&args.file).display();
         if keys.len() as u64 != file.rows() {
             let (keys, rows) = (keys.len(), file.rows());
-            bail!("{named}: {keys} keys for the {rows} rows of {}", args.file.display());
+            bail!(
+                "{named}: {keys} keys for the {rows} rows of {}",
+                args.file.display()
+            );
         }
         if dense {
-            bail!("{named}: there are keys, and table '{}' is dense", args.name);
+            bail!(
+                "{named}: there are keys, and table '{}' is dense",
+                args.name
+            );
         }
         let keep = keep_mask(&keys, args.on_duplicate).with_context(|| named.to_string())?;
         Ok(Self {
@@ -164,13 +168,18 @@ impl Source {
                     _ => merged.push((plane.dtype.word(), u64::from(plane.width))),
                 }
             }
-            let words = merged.into_iter().map(|(word, width)| format!("{width} x {word}"));
+            let words = merged
+                .into_iter()
+                .map(|(word, width)| format!("{width} x {word}"));
             words.collect::<Vec<_>>().join(" + ")
         };
         let (found, wanted) = (elements(&self.schema()), elements(&spec.schema));
         if found != wanted {
             let file = args.file.display();
-            bail!("{file} has rows of {found}, table '{}' of {wanted}", spec.name);
+            bail!(
+                "{file} has rows of {found}, table '{}' of {wanted}",
+                spec.name
+            );
         }
         match spec.kind {
             TableKind::Dense { rows } if rows != self.file.rows() => {
@@ -250,7 +259,9 @@ pub fn run(args: &ImportArgs, session: &Session) -> anyhow::Result<()> {
 pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::Result<Imported> {
     let existing = existing(args, client)?;
     let spec = existing.as_ref().map(|table| &table.spec);
-    let planes = spec.filter(|s| s.schema.planes.len() > 1).map(|s| &s.schema.planes[..]);
+    let planes = spec
+        .filter(|s| s.schema.planes.len() > 1)
+        .map(|s| &s.schema.planes[..]);
     let dense = spec.is_some_and(|s| matches!(s.kind, TableKind::Dense { .. }));
     let source = Source::open(args, planes, dense)?;
     let table = match &existing {
@@ -266,7 +277,8 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
         }
         None => {
             let spec = new_spec(args, client, &source);
-            spec.validate().with_context(|| args.file.display().to_string())?;
+            spec.validate()
+                .with_context(|| args.file.display().to_string())?;
             has_room(client, &source, spec.clone(), args)?;
             client.create_table(spec)?
         }

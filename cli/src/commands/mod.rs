@@ -84,7 +84,10 @@ impl std::str::FromStr for Keys {
             return Ok(Self(Vec::new()));
         }
         let parse = |key: &str| parse_key(key.trim());
-        text.split(',').map(parse).collect::<Result<_, _>>().map(Self)
+        text.split(',')
+            .map(parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 

@@ -173,9 +173,15 @@ mod tests {
             document,
             r#"{"table":"t","rows":[{"key":"18446744073709551615","status":"found","values":[0.1,"NaN"],"state":{"acc":[1.0,2.0]}}]}"#
         );
-        assert!(table.ends_with("18446744073709551615  found   0.1 NaN  1 2"), "{table}");
+        assert!(
+            table.ends_with("18446744073709551615  found   0.1 NaN  1 2"),
+            "{table}"
+        );
         (args.state, args.bits) = (false, true);
         let (document, _) = json(&args);
-        assert!(document.ends_with(r#""values":["0x3dcccccd","0x7fc00000"]}]}"#), "{document}");
+        assert!(
+            document.ends_with(r#""values":["0x3dcccccd","0x7fc00000"]}]}"#),
+            "{document}"
+        );
     }
 }

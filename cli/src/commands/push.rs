@@ -115,7 +115,10 @@ pub fn run(args: &PushArgs, session: &Session) -> anyhow::Result<()> {
             0 => String::new(),
             n => format!(", {n} ignored (the padding key)"),
         };
-        format!("{} rows changed in {} parts{ignored}", report.rows, report.parts)
+        format!(
+            "{} rows changed in {} parts{ignored}",
+            report.rows, report.parts
+        )
     })?;
     Ok(())
 }

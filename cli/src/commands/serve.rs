@@ -42,7 +42,12 @@ pub struct MetaArgs {
 #[derive(Debug, Args)]
 pub struct ServerArgs {
     /// Members of the catalogue, joined by commas.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        value_delimiter = ',',
+        required = true
+    )]
     catalogue: Vec<HostPort>,
     /// Where it answers.
     #[arg(long, value_name = "HOST:PORT")]
@@ -77,7 +82,11 @@ struct Ready {
 }
 
 impl Ready {
-    fn print(session: &Session, listen: SocketAddr, http: Option<SocketAddr>) -> anyhow::Result<()> {
+    fn print(
+        session: &Session,
+        listen: SocketAddr,
+        http: Option<SocketAddr>,
+    ) -> anyhow::Result<()> {
         let ready = Self {
             ready: true,
             listen: listen.to_string(),

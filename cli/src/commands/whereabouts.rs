@@ -16,7 +16,7 @@ pub struct WhereArgs {
     /// The table.
     name: String,
     /// The key (row id of a dense table).
-    #[arg(value_parser = parse_key)]
+    #[arg(value_parser = parse_key, allow_negative_numbers = true)]
     key: u64,
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use mneme_proto::schema::Dtype;
 
-pub use keys::{DuplicateKeys, OnDuplicate, keep_mask};
+pub use keys::{OnDuplicate, keep_mask};
 pub use read::{RowFile, open, read_keys};
 pub use write::{RowWriter, keys_path};
 

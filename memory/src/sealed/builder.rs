@@ -150,7 +150,8 @@ impl SealedBuilder {
     }
 
     /// Writes rows `first..` of the load, in any order; the same index again overwrites. `rows` is
-    /// whole rows of `row_bytes`; `keys` has one key per row of a hashed shard, none of a dense one.
+    /// whole rows of `row_bytes`;
+    /// `keys` has one key per row of a hashed shard, none of a dense one.
     ///
     /// # Errors
     /// [`SealError::OutOfRange`] or [`SealError::Shape`], and nothing was written.

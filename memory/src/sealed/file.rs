@@ -3,11 +3,15 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | the region's header page, 4096 bytes (`header`) |
-//! | 4096 | head, 64 bytes: magic `mnemesea` u64, version u32, CRC32C u32 of head (this field zero) and chunk digests, rows u64, row bytes u32, keyed u32, content bytes u64, combined digest u64, chunks u64, zeros u64 |
+//! | 4096 | head, 64 bytes, see below |
 //! | 4160 | CRC32C u32 of each 64 MiB chunk of the content |
 //! | next multiple of 4096 | the slab: `rows` slots |
 //!
-//! Little-endian. A file is written under a temporary name, fsynced, renamed, and its directory
+//! The head: magic `mnemesea` u64, version u32, CRC32C u32 over head (this field zero) and chunk
+//! digests, rows u64, row bytes u32, keyed u32, content bytes u64, combined digest u64, chunks u64,
+//! zeros u64. All little-endian.
+//!
+//! A file is written under a temporary name, fsynced, renamed, and its directory
 //! fsynced, so that the name never shows a partial one. Loading believes nothing: length and
 //! digests are checked, and what does not fit is refused by file and chunk.
 
@@ -372,7 +376,18 @@ fn read_head(
             chunk: whole.min(head.chunks.get().saturating_sub(1)),
         });
     }
-    // The length bears the claim out: reading this much allocates less than the file has.
+    let digests = read_digests(file, path, head)?;
+    Ok((head, digests))
+}
+
+/// Reads the chunk digests and what pads them, and checks them and the head. The file's length
+/// bears the head's claims out: this allocates less than the file has.
+fn read_digests(file: &mut File, path: &Path, head: Head) -> Result<Digests, SealedFileError> {
+    let refuse = |why: String| SealedFileError::Head {
+        path: path.to_owned(),
+        why,
+    };
+    let offset = content_offset(head.chunks.get());
     let mut rest = vec![0; (offset - HEADER_PAGE_BYTES - HEAD_BYTES) as usize];
     file.read_exact(&mut rest).map_err(io_at("reading", path))?;
     let digests = &rest[..head.chunks.get() as usize * 4];
@@ -386,11 +401,13 @@ fn read_head(
         .chunks_exact(4)
         .map(|crc| u32::from_le_bytes(crc.try_into().expect("four bytes")))
         .collect();
-    let digests = Digests::of_chunks(chunks, rows, stride, keyed == 1);
+    let keyed = head.keyed.get() == 1;
+    let stride = plan::sealed_stride(head.row_bytes.get(), keyed);
+    let digests = Digests::of_chunks(chunks, head.rows.get(), stride, keyed);
     if digests.combined != head.combined.get() {
         return Err(refuse(
             "its combined digest is not that of its chunks".into(),
         ));
     }
-    Ok((head, digests))
+    Ok(digests)
 }

@@ -35,8 +35,9 @@ type Key = (TableId, TableGeneration);
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     open: Mutex<BTreeMap<Key, Arc<Load>>>,
-    /// Seals and finished loads by the time they were finished.
-    finished: Mutex<BTreeMap<Key, u64>>,
+    /// Seals that keep a table from taking pushes until they are published or given up, by the
+    /// time they were begun. A finished load keeps nobody and waits for as long as it takes.
+    seals: Mutex<BTreeMap<Key, u64>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,7 +48,7 @@ impl Loads {
     /// Forgets all of a table.
     pub(super) fn forget_table(&self, table: TableId) {
         lock(&self.open).retain(|(of, _), _| *of != table);
-        lock(&self.finished).retain(|(of, _), _| *of != table);
+        lock(&self.seals).retain(|(of, _), _| *of != table);
     }
 
     fn get(&self, key: Key) -> Result<Arc<Load>, Refusal> {
@@ -57,7 +58,7 @@ impl Loads {
         Ok(load)
     }
 
-    /// Loads that were left alone for too long, and those that nobody published.
+    /// Loads that were left alone for too long, and seals that nobody published.
     fn idle(&self, now_ms: u64) -> Vec<Key> {
         let old = |used: u64| now_ms.saturating_sub(used) > LOAD_IDLE.as_millis() as u64;
         let open = lock(&self.open);
@@ -65,12 +66,12 @@ impl Loads {
             .iter()
             .filter(|(_, load)| old(load.used_ms.load(Ordering::Relaxed)));
         let open: Vec<Key> = open.map(|(key, _)| *key).collect();
-        let finished = lock(&self.finished);
-        let finished = finished
+        let seals = lock(&self.seals);
+        let seals = seals
             .iter()
             .filter(|(_, used)| old(**used))
             .map(|(key, _)| *key);
-        open.into_iter().chain(finished).collect()
+        open.into_iter().chain(seals).collect()
     }
 }
 
@@ -223,7 +224,7 @@ impl Node {
             return Err(table.lost());
         }
         let mut names = self.names(table.places.len() as u64).await?;
-        lock(&self.loads.finished).insert((table.id, generation), now_ms());
+        lock(&self.loads.seals).insert((table.id, generation), now_ms());
         table
             .shards()
             .for_each(|(_, shard)| shard.core().set_gate(Gate::Sealing));
@@ -275,7 +276,6 @@ impl Node {
         }
         held.staged.insert(generation);
         held.sealed.insert(generation, sealed);
-        lock(&self.loads.finished).insert((table.id, generation), now_ms());
         let replicas = self.replicas(&held.sealed[&generation]);
         let report = |replica: &SealedReplica| ShardReport {
             shard: table.rules.shard_id(replica.shard.0),
@@ -310,23 +310,41 @@ impl Node {
         set.iter().map(replica).collect()
     }
 
-    /// Forgets a load or a seal that was not published.
+    /// Forgets a load or a seal that was not published. The catalogue hears of it first, so that
+    /// it can no longer be published when its rows go, or when pushes are let in again (I-8).
     pub(super) async fn abandon_load(
         &self,
         table: TableId,
         generation: TableGeneration,
     ) -> Result<NodeResponse, Refusal> {
-        lock(&self.loads.open).remove(&(table, generation));
-        let was_sealing = lock(&self.loads.finished)
-            .remove(&(table, generation))
-            .is_some();
-        let cell = self.held(table);
+        let key = (table, generation);
+        lock(&self.loads.open).remove(&key);
+        let table = self.refresh(table).await?;
+        let cell = self.held(table.id);
         let mut held = cell.lock().await;
+        if table.sealed.contains_key(&generation) {
+            return Ok(NodeResponse::Done);
+        }
+        let staged = held.sealed.get(&generation);
+        let shards: Vec<ShardIndex> = staged
+            .into_iter()
+            .flat_map(|set| set.keys().copied())
+            .collect();
+        let report = |shard: ShardIndex| ShardReport {
+            shard: table.rules.shard_id(shard.0),
+            epoch: table.places[shard.0 as usize].epoch,
+            generation,
+            status: ShardStatus::Failed("its load was given up".into()),
+        };
+        if !shards.is_empty() {
+            self.send_reports(shards.into_iter().map(report).collect())
+                .await?;
+        }
         if held.staged.remove(&generation) {
             held.sealed.remove(&generation);
-            block_in_place(|| self.drop_sealed_files(table, generation));
+            block_in_place(|| self.drop_sealed_files(table.id, generation));
         }
-        if was_sealing {
+        if lock(&self.loads.seals).remove(&key).is_some() {
             held.mutable
                 .values()
                 .for_each(|shard| shard.core().set_gate(Gate::Open));
@@ -344,7 +362,7 @@ impl Node {
                 .get(table)
                 .is_some_and(|t| t.sealed.contains_key(&generation));
             if published {
-                lock(&self.loads.finished).remove(&(table, generation));
+                lock(&self.loads.seals).remove(&(table, generation));
                 continue;
             }
             tracing::warn!(%table, %generation, "an idle load is forgotten");

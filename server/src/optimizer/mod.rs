@@ -6,6 +6,7 @@
 //! gradient of a lane before it writes either.
 
 pub mod init;
+mod quantile;
 mod rule;
 
 pub use rule::{Gradient, Rule, add};

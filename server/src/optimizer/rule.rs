@@ -44,9 +44,9 @@ impl From<&Optimizer> for Rule {
             Optimizer::None => Self::None,
             Optimizer::Sgd {
                 lr,
-                momentum,
+                momentum: 0.0,
                 weight_decay,
-            } if momentum == 0.0 => Self::Sgd { lr, weight_decay },
+            } => Self::Sgd { lr, weight_decay },
             Optimizer::Sgd {
                 lr,
                 momentum,

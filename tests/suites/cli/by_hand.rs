@@ -95,24 +95,54 @@ fn a_dead_node_is_not_an_absent_key() {
         .expect_err("a whole pull fails");
 }
 
-/// I-9: with the catalogue stopped, warm pulls go on.
+/// I-9: with the catalogue stopped, warm pulls go on: of a mutable table while its node's lease
+/// runs, and then no longer (I-3); of a sealed one for ever.
 #[test]
 fn warm_pulls_do_not_need_the_catalogue() {
     let trio = Trio::start();
-    let rows = Rows::create(&trio.client(), dense("t", 1000, 4, sgd(1.0)));
-    rows.assign(&[1, 999], &[2.0; 8]);
-    assert_eq!(rows.pull(&[1]), [2.0; 4]);
+    let client = trio.client();
+    let mutable = Rows::create(&client, dense("mutable", 1000, 4, sgd(1.0)));
+    mutable.assign(&[1, 999], &[2.0; 8]);
+    let sealed = Rows::create(&client, dense("sealed", 1000, 4, sgd(1.0)));
+    sealed.assign(&[1, 999], &[3.0; 8]);
+    trio.mneme().ok(&["table", "seal", "sealed"]);
+    let sealed_rows = || sealed.pull(&[1, 999]) == [3.0; 8];
+    assert!(sealed_rows() && mutable.pull(&[1]) == [2.0; 4]);
+
     trio.meta.pause();
     let start = Instant::now();
     for _ in 0..100 {
-        assert_eq!(rows.pull(&[1, 999]), [2.0; 8]);
+        assert_eq!(mutable.pull(&[1, 999]), [2.0; 8]);
+        assert!(sealed_rows());
     }
     assert!(
         start.elapsed() < Duration::from_secs(1),
         "{:?}",
         start.elapsed()
     );
+    let options = PullOptions {
+        deadline: Some(Duration::from_millis(200)),
+        ..Default::default()
+    };
+    let mut row = [0.0; 4];
+    wait_until(limits::SOON, "the end of the node's lease", || {
+        mutable.table.pull_f32(&[1], &mut row, &options).is_err()
+    });
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert!(sealed_rows());
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+
     trio.meta.resume();
+    wait_until(limits::SOON, "mutable rows again", || {
+        mutable.table.pull_f32(&[1], &mut row, &options).is_ok()
+    });
+    assert_eq!(row, [2.0; 4]);
 }
 
 /// The catalogue's death loses no table; nodes find it again.
@@ -132,5 +162,6 @@ fn the_catalogue_comes_back_with_its_tables() {
         mneme.json(&["pull", "t", "--keys", "5"])["rows"][0]["values"][0],
         1.0
     );
-    Rows::create(&trio.client(), dense("new", 10, 4, sgd(1.0)));
+    let new = Rows::create(&trio.client(), dense("new", 10, 4, sgd(1.0)));
+    assert_eq!(new.pull(&[9]), [0.0; 4]);
 }

@@ -57,3 +57,21 @@ fn every_command_of_the_readme_exists() {
         }
     }
 }
+
+/// The example files of `deploy/` hold only keys that are options of their command.
+#[test]
+fn every_key_of_the_deployment_exists() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
+    for (file, command) in [("meta.toml", "meta"), ("server.toml", "server")] {
+        let text = std::fs::read_to_string(format!("{folder}/{file}")).expect("an example");
+        let help = Mneme::new().ok(&[command, "--help"]).stdout;
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        for key in lines
+            .filter_map(|line| line.split(" = ").next())
+            .filter(|k| !k.is_empty())
+        {
+            let option = format!("--{}", key.replace('_', "-"));
+            assert!(help.contains(&option), "{file}: no {option} in\n{help}");
+        }
+    }
+}

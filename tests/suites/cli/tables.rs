@@ -93,7 +93,7 @@ fn describe_shows_what_is_effective() {
     assert_eq!(shown["rows"], 0);
     assert!(shown["bytes"].is_u64(), "{shown:#}");
     let human = mneme.ok(&["table", "describe", "t"]).stdout;
-    for word in ["adagrad", "lr", "eps", "acc0", "1e-10"] {
+    for word in ["adagrad", "lr=0.01", "eps=0.0000000001", "acc0=0"] {
         assert!(human.contains(word), "'{word}' is not in {human}");
     }
 }
@@ -103,7 +103,7 @@ fn describe_shows_what_is_effective() {
 fn bad_schemas_are_refused_by_name() {
     let dev = Dev::start();
     let mneme = dev.mneme();
-    let create = |extra: &[&str]| {
+    let create = |extra: &[&'static str]| {
         [
             &[
                 "table", "create", "t", "--kind", "hashed", "--dtype", "f32", "--dim", "4",
@@ -112,7 +112,7 @@ fn bad_schemas_are_refused_by_name() {
         ]
         .concat()
     };
-    let bad: [(&[&str], &str); 9] = [
+    let bad: [(&[&'static str], &str); 9] = [
         (&["--optimizer", "adagrad", "--opt", "lr=NaN"], "lr"),
         (&["--optimizer", "adagrad", "--opt", "eps=-1"], "eps"),
         (&["--optimizer", "sgd", "--opt", "momentum=1"], "momentum"),
@@ -206,5 +206,5 @@ fn status_shows_the_cluster() {
         Some(1),
         "{status:#}"
     );
-    assert!(mneme.ok(&["status"]).stdout.contains("dram:1GiB"));
+    assert!(mneme.ok(&["status"]).stdout.contains("alive"));
 }

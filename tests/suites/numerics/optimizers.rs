@@ -23,7 +23,7 @@ fn duplicates_are_one_sgd_step() {
     assert_eq!(large.lane(7).to_bits(), 0);
 }
 
-/// B001: the order of the sum is the request's, whatever else is in the batch.
+/// B001, I-10: the order of the sum is the request's, whatever else is in the batch.
 #[test]
 fn sums_follow_the_request_order() {
     let dev = Dev::start();

@@ -55,7 +55,9 @@ impl std::str::FromStr for Distribution {
         };
         match exponent {
             Some(exponent) if exponent > 0.0 && exponent < 100.0 => Ok(Self::Zipf { exponent }),
-            _ => Err(format!("'{text}' is neither uniform nor zipf:S, as in zipf:1.05")),
+            _ => Err(format!(
+                "'{text}' is neither uniform nor zipf:S, as in zipf:1.05"
+            )),
         }
     }
 }
@@ -65,7 +67,9 @@ impl Distribution {
     pub fn draw(self, space: &KeySpace, count: usize, rng: &mut impl Rng) -> Vec<u64> {
         let n = space.len();
         match self {
-            Self::Uniform => (0..count).map(|_| space.key(rng.random_range(0..n))).collect(),
+            Self::Uniform => (0..count)
+                .map(|_| space.key(rng.random_range(0..n)))
+                .collect(),
             Self::Zipf { exponent } => {
                 let ranks = rand_distr::Zipf::new(n as f64, exponent)
                     .expect("n is at least 1, the exponent was checked when it was parsed");
@@ -121,8 +125,13 @@ mod tests {
     #[test]
     fn words() {
         assert_eq!("uniform".parse(), Ok(Distribution::Uniform));
-        assert_eq!("zipf:1.05".parse(), Ok(Distribution::Zipf { exponent: 1.05 }));
-        for bad in ["", "zipf", "zipf:", "zipf:0", "zipf:NaN", "zipf:-1", "normal:1"] {
+        assert_eq!(
+            "zipf:1.05".parse(),
+            Ok(Distribution::Zipf { exponent: 1.05 })
+        );
+        for bad in [
+            "", "zipf", "zipf:", "zipf:0", "zipf:NaN", "zipf:-1", "normal:1",
+        ] {
             assert!(bad.parse::<Distribution>().is_err(), "{bad}");
         }
     }
@@ -153,7 +162,10 @@ mod tests {
         let harmonic: f64 = (1..=10_000).map(|r| f64::from(r).powf(-1.05)).sum();
         let expected = 100_000.0 / harmonic;
         let found = f64::from(hottest(Distribution::Zipf { exponent: 1.05 }));
-        assert!((found / expected - 1.0).abs() < 0.1, "{found} of {expected}");
+        assert!(
+            (found / expected - 1.0).abs() < 0.1,
+            "{found} of {expected}"
+        );
     }
 
     #[test]

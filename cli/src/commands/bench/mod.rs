@@ -158,7 +158,9 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<()> {
     let value_bytes = u64::from(job.work.value_bytes(&spec));
     let measured = job.run(&space, load.keys)?;
     if measured.times.is_empty() {
-        let why = measured.error.map_or_else(|| "no call ended in time".into(), |e| e.to_string());
+        let why = measured
+            .error
+            .map_or_else(|| "no call ended in time".into(), |e| e.to_string());
         bail!("bench of table '{}': {why}", load.name);
     }
     if let Some(error) = &measured.error {

@@ -117,7 +117,9 @@ impl Job {
             };
             let threads: Vec<_> = (0..self.threads).map(thread).collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             threads.into_iter().map(join).collect()
         });
@@ -182,7 +184,9 @@ impl Call {
     fn run(&mut self, table: &Table, keys: &[u64]) -> Result<(), ClientError> {
         let push = |mode, bytes: &[u8]| {
             let options = PushOptions::default();
-            table.push(mode, keys, Values::Rows(bytes), &options).map(drop)
+            table
+                .push(mode, keys, Values::Rows(bytes), &options)
+                .map(drop)
         };
         match self.work {
             Work::Pull => {

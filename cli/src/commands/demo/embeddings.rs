@@ -38,7 +38,9 @@ pub(super) fn show(
     let row_bytes = file.row_bytes();
     let mut rng = StdRng::seed_from_u64(1);
     let mut draw = || -> Vec<u64> {
-        (0..COMPARED).map(|_| rng.random_range(0..file.rows())).collect()
+        (0..COMPARED)
+            .map(|_| rng.random_range(0..file.rows()))
+            .collect()
     };
     let ids = draw();
     let mut pulled = vec![0; ids.len() * row_bytes];
@@ -48,11 +50,17 @@ pub(super) fn show(
     for (&id, got) in ids.iter().zip(pulled.chunks_exact(row_bytes)) {
         file.read(id, &mut row)?;
         if row != got {
-            bail!("row {id} of table '{TABLE}' differs from {}", args.table.display());
+            bail!(
+                "row {id} of table '{TABLE}' differs from {}",
+                args.table.display()
+            );
         }
     }
     let compared = count(ids.len() as u64);
-    say(session, format!("{compared} random rows pulled: equal to the file bit for bit"));
+    say(
+        session,
+        format!("{compared} random rows pulled: equal to the file bit for bit"),
+    );
 
     let mut timed = Timed::begin();
     for _ in 0..PULLS {

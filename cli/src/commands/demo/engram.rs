@@ -6,9 +6,7 @@ use anyhow::bail;
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{LoadAt, LoadRows, PullOptions};
 use mneme_proto::mix64::mix64;
-use mneme_proto::schema::{
-    Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec,
-};
+use mneme_proto::schema::{Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
 
 use super::{Line, Timed, say};
 use crate::commands::Session;
@@ -47,14 +45,25 @@ pub(super) fn show(session: &Session, client: &Client) -> anyhow::Result<Vec<Lin
     loader.publish()?;
     let (rows, size) = (count(ROWS), bytes(ROWS * ROW_BYTES as u64));
     let seconds = begin.elapsed().as_secs_f64();
-    say(session, format!("table '{TABLE}': {rows} rows of 264 B, {size}, sealed in {seconds:.2} s"));
+    say(
+        session,
+        format!("table '{TABLE}': {rows} rows of 264 B, {size}, sealed in {seconds:.2} s"),
+    );
 
     let tokens = serve(&table, TOKEN_ROWS, TOKENS)?;
     let batch_rows = TOKEN_ROWS * BATCH_TOKENS;
     let batches = serve(&table, batch_rows, BATCHES)?;
     Ok(vec![
-        tokens.line(format!("pull {TOKEN_ROWS} rows of 264 B, a token"), TOKEN_ROWS, ROW_BYTES),
-        batches.line(format!("the same for {BATCH_TOKENS} tokens"), batch_rows, ROW_BYTES),
+        tokens.line(
+            format!("pull {TOKEN_ROWS} rows of 264 B, a token"),
+            TOKEN_ROWS,
+            ROW_BYTES,
+        ),
+        batches.line(
+            format!("the same for {BATCH_TOKENS} tokens"),
+            batch_rows,
+            ROW_BYTES,
+        ),
     ])
 }
 

@@ -131,7 +131,10 @@ pub fn run(args: &DemoArgs, session: &Session) -> anyhow::Result<()> {
         cluster.served().await?;
         anyhow::Ok(cluster)
     })?;
-    say(session, format!("a cluster of {NODES} nodes in {}", dir.0.display()));
+    say(
+        session,
+        format!("a cluster of {NODES} nodes in {}", dir.0.display()),
+    );
     let config = cluster.config().to_owned();
     let shown = tour(args, session, &config);
     runtime.block_on(cluster.shutdown());

@@ -9,9 +9,7 @@ use mneme_client::blocking::Client;
 use mneme_client::{PullOptions, PushOptions};
 use mneme_proto::frame::{Missing, PushMode};
 use mneme_proto::mix64::mix64;
-use mneme_proto::schema::{
-    Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec,
-};
+use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -58,10 +56,18 @@ pub(super) fn show(session: &Session, client: &Client) -> anyhow::Result<Trained
         table.pull_f32(&keys, &mut rows, &pull)?;
         losses.push(backward(&pairs, &rows, &mut gradients));
         timed.call(|| {
-            table.push(PushMode::Gradient, &keys, &gradients, &PushOptions::default())
+            table.push(
+                PushMode::Gradient,
+                &keys,
+                &gradients,
+                &PushOptions::default(),
+            )
         })?;
         if step % SHOWN_EVERY == 0 || step + 1 == STEPS {
-            say(session, format!("training step {step:>3}: loss {:.4}", losses[step]));
+            say(
+                session,
+                format!("training step {step:>3}: loss {:.4}", losses[step]),
+            );
         }
     }
     let (loss_first, loss_last) = (losses[0], losses[STEPS - 1]);
@@ -154,7 +160,7 @@ mod tests {
             let users = pairs.iter().map(|&(user, _)| user_key(user));
             let items = pairs.iter().map(|&(_, item)| item_key(item));
             let keys: Vec<u64> = users.chain(items).collect();
-            let init = |key| (std::array::from_fn(|d| 0.5 * hidden(!key, d)), [0.0; DIM]);
+            let init = |key: u64| (std::array::from_fn(|d| 0.5 * hidden(!key, d)), [0.0; DIM]);
             let rows: Vec<f32> = keys
                 .iter()
                 .flat_map(|&key| table.entry(key).or_insert_with(|| init(key)).0)

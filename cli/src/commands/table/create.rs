@@ -2,9 +2,7 @@
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use mneme_proto::schema::{
-    Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec,
-};
+use mneme_proto::schema::{Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
 
 use super::describe::Description;
 use super::plan::Plan;
@@ -46,13 +44,13 @@ pub struct CreateArgs {
     #[arg(long, default_value = "zeros")]
     init: Initializer,
     /// Seed of the initializer.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Every element of the row that answers a hashed key without one [default: 0].
     #[arg(long, value_name = "V", allow_negative_numbers = true)]
     default: Option<f32>,
     /// A key that always reads as zeros and ignores pushes.
-    #[arg(long, value_name = "K", value_parser = parse_key)]
+    #[arg(long, value_name = "K", value_parser = parse_key, allow_negative_numbers = true)]
     padding_key: Option<u64>,
     /// Make nothing; print what the table would take.
     #[arg(long)]
@@ -164,12 +162,17 @@ mod tests {
     #[test]
     fn arguments_make_a_spec() {
         let made = spec("t --kind hashed --dtype f32 --dim 8").expect("legal");
-        assert_eq!((made.kind, made.shards, made.seed), (TableKind::Hashed, 0, 1));
-        assert_eq!((made.optimizer, made.init), (Optimizer::None, Initializer::Zeros));
-        let made = spec(
-            "t --kind dense --rows 10 --plane codes:u8:256 --plane scale:f32:2 --shards 4",
-        )
-        .expect("legal");
+        assert_eq!(
+            (made.kind, made.shards, made.seed),
+            (TableKind::Hashed, 0, 1)
+        );
+        assert_eq!(
+            (made.optimizer, made.init),
+            (Optimizer::None, Initializer::Zeros)
+        );
+        let made =
+            spec("t --kind dense --rows 10 --plane codes:u8:256 --plane scale:f32:2 --shards 4")
+                .expect("legal");
         assert_eq!((made.row_bytes(), made.shards), (264, 4));
         let made = spec(
             "t --kind hashed --dtype f32 --dim 8 --optimizer adagrad --opt lr=0.5 eps=1e-8 \
@@ -182,7 +185,10 @@ mod tests {
             acc0: 0.1,
         };
         assert_eq!(made.optimizer, want);
-        assert_eq!((made.seed, made.default_value, made.padding_key), (7, -1.0, Some(0)));
+        assert_eq!(
+            (made.seed, made.default_value, made.padding_key),
+            (7, -1.0, Some(0))
+        );
     }
 
     /// Every refusal names the option and what would be right.
@@ -194,26 +200,56 @@ mod tests {
             (&format!("{hashed} --rows 5"), "--rows is for dense tables"),
             ("t --kind hashed", "what is a row?"),
             ("t --kind hashed --dim 8", "--dtype"),
-            ("t --kind hashed --dtype f64 --dim 8", "'f64' is unknown; known: f32, u8"),
+            (
+                "t --kind hashed --dtype f64 --dim 8",
+                "'f64' is unknown; known: f32, u8",
+            ),
             ("t --kind hashed --dtype f32 --dim 0", "width 0"),
             ("t --kind hashed --dtype f32 --dim 99999", "over the limit"),
-            ("t --kind sparse --dtype f32 --dim 8", "invalid value 'sparse'"),
-            ("t --kind dense --rows 0 --dtype f32 --dim 8", "rows: it must be at least 1"),
+            (
+                "t --kind sparse --dtype f32 --dim 8",
+                "invalid value 'sparse'",
+            ),
+            (
+                "t --kind dense --rows 0 --dtype f32 --dim 8",
+                "rows: it must be at least 1",
+            ),
             ("a/b --kind hashed --dtype f32 --dim 8", "is not a name"),
             (&format!("{hashed} --shards 3"), "3 is not a power of two"),
             (&format!("{hashed} --shards 0"), "0 is not a power of two"),
-            (&format!("{hashed} --optimizer adamax"), "known: none, sgd, adagrad"),
-            (&format!("{hashed} --optimizer sgd --opt rho=1"), "rho: sgd has no such option"),
-            (&format!("{hashed} --optimizer sgd --opt lr=NaN"), "lr: NaN is refused"),
+            (
+                &format!("{hashed} --optimizer adamax"),
+                "known: none, sgd, adagrad",
+            ),
+            (
+                &format!("{hashed} --optimizer sgd --opt rho=1"),
+                "rho: sgd has no such option",
+            ),
+            (
+                &format!("{hashed} --optimizer sgd --opt lr=NaN"),
+                "lr: NaN is refused",
+            ),
             (&format!("{hashed} --opt lr=1"), "--optimizer"),
-            (&format!("{hashed} --optimizer sgd --opt lr"), "is not NAME=NUMBER"),
+            (
+                &format!("{hashed} --optimizer sgd --opt lr"),
+                "is not NAME=NUMBER",
+            ),
             (&format!("{hashed} --init ones"), "'ones' is none of"),
-            (&format!("{hashed} --padding-key -1"), "--padding-key"),
+            (&format!("{hashed} --padding-key -1"), "'-1' is not a key"),
             (&format!("{hashed} --plane a:f32:1"), "cannot be used with"),
             ("t --kind hashed --plane a:f32", "is not NAME:DTYPE:WIDTH"),
-            ("t --kind hashed --plane a:f32:1 --plane a:u8:1", "'a' appears twice"),
-            ("t --kind hashed --dtype u8 --dim 8 --optimizer sgd", "sgd needs float planes"),
-            ("t --kind dense --rows 1 --dtype f32 --dim 1 --default 1", "use init"),
+            (
+                "t --kind hashed --plane a:f32:1 --plane a:u8:1",
+                "'a' appears twice",
+            ),
+            (
+                "t --kind hashed --dtype u8 --dim 8 --optimizer sgd",
+                "sgd needs float planes",
+            ),
+            (
+                "t --kind dense --rows 1 --dtype f32 --dim 1 --default 1",
+                "use init",
+            ),
         ] {
             let error = spec(words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

@@ -114,7 +114,9 @@ impl Description {
             .map(|p| format!("{}:{}:{}", p.name, p.dtype.word(), p.width))
             .collect();
         let options = self.optimizer.options.iter();
-        let options: Vec<String> = options.map(|(name, value)| format!("{name}={value}")).collect();
+        let options: Vec<String> = options
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         let optimizer = format!("{} {}", self.optimizer.name, options.join(" "));
         let padding = self.padding_key.clone().unwrap_or_else(|| "none".into());
         let head = fields([
@@ -146,7 +148,10 @@ impl Description {
         let rows = nodes.into_iter().map(|(node, (shards, rows, held))| {
             [node.into(), shards.to_string(), count(rows), bytes(held)]
         });
-        format!("{head}\n\n{}", columns(&["node", "shards", "rows", "memory"], rows))
+        format!(
+            "{head}\n\n{}",
+            columns(&["node", "shards", "rows", "memory"], rows)
+        )
     }
 }
 

@@ -162,7 +162,9 @@ fn list(session: &Session) -> anyhow::Result<()> {
     summaries.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
     let tables: Vec<TableLine> = summaries.iter().map(TableLine::from).collect();
     let listed = Listed { tables };
-    session.output.print(&listed, || list_text(&listed.tables))?;
+    session
+        .output
+        .print(&listed, || list_text(&listed.tables))?;
     Ok(())
 }
 

@@ -28,7 +28,12 @@ impl Plan {
     #[must_use]
     pub fn of(mut spec: TableSpec, rows: Option<u64>, cluster: &ClusterStatus) -> Self {
         if spec.shards == 0 {
-            let nodes = cluster.nodes.iter().filter(|node| node.alive).count().max(1);
+            let nodes = cluster
+                .nodes
+                .iter()
+                .filter(|node| node.alive)
+                .count()
+                .max(1);
             let wanted = u32::try_from(nodes)
                 .unwrap_or(SHARDS_MAX)
                 .saturating_mul(SHARDS_PER_NODE_DEFAULT);

@@ -62,7 +62,10 @@ pub fn run(args: &ScanArgs, session: &Session) -> anyhow::Result<()> {
     };
     session.output.print(&scanned, || {
         let rows = scanned.rows.iter();
-        columns(&["key", "values"], rows.map(|r| [r.key.clone(), r.values.text()]))
+        columns(
+            &["key", "values"],
+            rows.map(|r| [r.key.clone(), r.values.text()]),
+        )
     })?;
     Ok(())
 }
