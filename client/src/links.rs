@@ -130,6 +130,11 @@ impl NodeLink {
         (!link.is_closed()).then(|| Link::clone(&link))
     }
 
+    /// Whether a call would find a link.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.live().is_some()
+    }
+
     /// A number for the next request.
     pub(crate) fn next_request(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed)

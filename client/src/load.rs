@@ -1,6 +1,7 @@
 //! Loading a new generation beside the one that is served. Nothing of it is seen before it is
 //! published whole (I-8); how is in `seal`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mneme_proto::codec;
 use mneme_proto::control::{NodeRequest, NodeResponse, SealedReplica};
+use mneme_proto::dense::DenseLayout;
 use mneme_proto::frame::{FrameKind, LoadHeader};
 use mneme_proto::ids::{ShardIndex, TableGeneration};
 use mneme_proto::limits::FRAME_KEYS_MAX;
@@ -86,26 +88,9 @@ impl Table {
         rows: LoadRows<'_>,
         deadline: Option<Duration>,
     ) -> Result<Loader, ClientError> {
+        let counts = self.load_counts(rows)?;
         let step = deadline.unwrap_or(self.shared().client.config.deadline);
         let (generation, router) = self.begin_generation(Instant::now() + step).await?;
-        let counts = match rows {
-            LoadRows::Dense => match router.dense() {
-                Some(layout) => (0..router.shards())
-                    .map(|s| layout.rows_of_shard(s))
-                    .collect(),
-                None => return Err(kind_error("dense rows", "keys: it is hashed")),
-            },
-            _ if router.dense().is_some() => return Err(kind_error("keys", "rows: it is dense")),
-            LoadRows::Keys(keys) => self.rows_per_shard(keys)?,
-            LoadRows::PerShard(counts) if counts.len() == router.shards() as usize => {
-                counts.to_vec()
-            }
-            LoadRows::PerShard(counts) => {
-                let wanted = format!("{} shards", router.shards());
-                let found = format!("{} counts", counts.len());
-                return Err(ClientError::shape("the load", found, wanted));
-            }
-        };
         let put = vec![0; router.shards() as usize];
         let loader = Loader {
             table: self.clone(),
@@ -137,6 +122,33 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Rows to come, per shard.
+    fn load_counts(&self, rows: LoadRows<'_>) -> Result<Vec<u64>, ClientError> {
+        let router = self.shared().router();
+        let shards = router.shards();
+        match (rows, router.dense()) {
+            (LoadRows::Dense, Some(layout)) => {
+                Ok((0..shards).map(|s| layout.rows_of_shard(s)).collect())
+            }
+            (LoadRows::Dense, None) => Err(kind_error("dense rows", "keys: it is hashed")),
+            (_, Some(_)) => Err(kind_error("keys", "rows: it is dense")),
+            (LoadRows::Keys(keys), None) => self.rows_per_shard(keys),
+            (LoadRows::PerShard(counts), None) if counts.len() == shards as usize => {
+                Ok(counts.to_vec())
+            }
+            (LoadRows::PerShard(counts), None) => {
+                let found = format!("{} counts", counts.len());
+                Err(ClientError::shape(
+                    "the load",
+                    found,
+                    format!("{shards} shards"),
+                ))
+            }
+        }
+    }
+}
+
 impl Loader {
     /// The generation being loaded.
     #[must_use]
@@ -164,10 +176,9 @@ impl Loader {
                 wanted,
             ));
         }
-        let row = |index: usize| &rows[index * row_bytes..][..row_bytes];
         let frames = match (at, self.router.dense().copied()) {
-            (LoadAt::Row(first), Some(layout)) => self.dense_frames(&layout, first, count, row)?,
-            (LoadAt::Keys(keys), None) => self.keyed_frames(keys, row)?,
+            (LoadAt::Row(first), Some(layout)) => self.dense_frames(&layout, first, rows)?,
+            (LoadAt::Keys(keys), None) => self.keyed_frames(keys, rows)?,
             (LoadAt::Row(_), None) => return Err(kind_error("row ids", "keys: it is hashed")),
             (LoadAt::Keys(_), Some(_)) => return Err(kind_error("keys", "row ids: it is dense")),
         };
@@ -209,11 +220,13 @@ impl Loader {
             self.finish().await?;
         }
         let replicas = std::mem::take(&mut self.replicas);
-        self.table
+        let published = self
+            .table
             .publish_replicas(self.generation, replicas, self.until())
-            .await?;
-        self.over = true;
-        Ok(self.generation)
+            .await;
+        // Unless the catalogue refused it is, or may be, published: not to be forgotten.
+        self.over = !matches!(published, Err(ClientError::Refused(_)));
+        published.map(|()| self.generation)
     }
 
     /// Forgets the load.
@@ -237,55 +250,64 @@ impl Loader {
     /// Cuts consecutive dense rows into frames: blocks stay together on their shard.
     fn dense_frames<'r>(
         &self,
-        layout: &mneme_proto::dense::DenseLayout,
+        layout: &DenseLayout,
         first: u64,
-        count: usize,
-        row: impl Fn(usize) -> &'r [u8],
-    ) -> Result<Vec<LoadFrame>, ClientError> {
+        rows: &'r [u8],
+    ) -> Result<Vec<LoadFrame<'r>>, ClientError> {
+        let row_bytes = self.router.spec.row_bytes() as usize;
         let out_of_range = |row| Refusal::RowOutOfRange {
             row,
             rows: layout.rows(),
         };
-        let mut frames: Vec<LoadFrame> = Vec::new();
-        let mut index = 0;
-        while index < count {
-            let id = first
-                .checked_add(index as u64)
-                .ok_or_else(|| out_of_range(u64::MAX))?;
-            let (shard, local) = layout.locate(id).ok_or_else(|| out_of_range(id))?;
-            let in_block = (layout.block_rows() - (id & (layout.block_rows() - 1))) as usize;
-            let run = in_block.min(count - index).min(self.frame_rows());
-            let mut frame = LoadFrame::new(shard, local);
-            for at in index..index + run {
-                frame.rows.extend_from_slice(row(at));
-            }
-            frame.count = run;
-            frames.push(frame);
-            index += run;
-        }
-        let last = first.saturating_add(count as u64).saturating_sub(1);
-        if count > 0 && layout.locate(last).is_none() {
+        let count = (rows.len() / row_bytes) as u64;
+        let last = first.saturating_add(count).saturating_sub(1);
+        if count > 0 && last >= layout.rows() {
             return Err(out_of_range(last).into());
+        }
+        let mut frames = Vec::new();
+        let (mut id, mut left) = (first, rows);
+        while !left.is_empty() {
+            let (shard, local) = layout.locate(id).ok_or_else(|| out_of_range(id))?;
+            let in_block = layout.block_rows() - (id & (layout.block_rows() - 1));
+            let run = (in_block as usize)
+                .min(self.frame_rows())
+                .min(left.len() / row_bytes);
+            let (here, later) = left.split_at(run * row_bytes);
+            frames.push(LoadFrame {
+                shard,
+                first: local,
+                count: run,
+                keys: Vec::new(),
+                rows: Cow::Borrowed(here),
+            });
+            (id, left) = (id + run as u64, later);
         }
         Ok(frames)
     }
 
     /// Groups keyed rows by shard; each takes the next slot of its shard.
-    fn keyed_frames<'r>(
+    fn keyed_frames(
         &mut self,
         keys: &[u64],
-        row: impl Fn(usize) -> &'r [u8],
-    ) -> Result<Vec<LoadFrame>, ClientError> {
+        rows: &[u8],
+    ) -> Result<Vec<LoadFrame<'static>>, ClientError> {
+        let row_bytes = self.router.spec.row_bytes() as usize;
         let frame_rows = self.frame_rows();
         let mut open: Vec<Option<usize>> = vec![None; self.router.shards() as usize];
-        let mut frames: Vec<LoadFrame> = Vec::new();
-        for (index, &key) in keys.iter().enumerate() {
+        let mut frames: Vec<LoadFrame<'static>> = Vec::new();
+        for (&key, row) in keys.iter().zip(rows.chunks_exact(row_bytes)) {
             let shard = self.router.shard(key).map_err(Refusal::from)?;
             let next = &mut self.put[shard as usize];
             let place = match open[shard as usize] {
                 Some(place) if frames[place].count < frame_rows => place,
                 _ => {
-                    frames.push(LoadFrame::new(shard, *next));
+                    frames.push(LoadFrame {
+                        shard,
+                        first: *next,
+                        count: 0,
+                        keys: Vec::new(),
+                        rows: Cow::Owned(Vec::new()),
+                    });
                     open[shard as usize] = Some(frames.len() - 1);
                     frames.len() - 1
                 }
@@ -293,7 +315,7 @@ impl Loader {
             *next += 1;
             let frame = &mut frames[place];
             frame.keys.push(key.into());
-            frame.rows.extend_from_slice(row(index));
+            frame.rows.to_mut().extend_from_slice(row);
             frame.count += 1;
         }
         Ok(frames)
@@ -305,7 +327,7 @@ impl Loader {
     }
 
     /// Sends one frame; a repeat rewrites the same rows.
-    async fn send(&self, frame: LoadFrame) -> Result<(), ClientError> {
+    async fn send(&self, frame: LoadFrame<'_>) -> Result<(), ClientError> {
         let client = &self.table.shared().client;
         let Some(route) = self.router.node(frame.shard) else {
             let why = format!("shard {} has no replica at present", frame.shard);
@@ -322,7 +344,7 @@ impl Loader {
             reserved: [0; 7],
         };
         let head = [header.as_bytes(), frame.keys.as_bytes()].concat();
-        let body = vec![Bytes::from(head), Bytes::from(frame.rows)];
+        let body = vec![Bytes::from(head), Bytes::from(frame.rows.into_owned())];
         let mut tries = Tries::new(self.until());
         client.budget.earn();
         loop {
@@ -369,26 +391,14 @@ impl Drop for Loader {
     }
 }
 
-/// Rows of one shard, on their way.
-struct LoadFrame {
+/// Rows of one shard, on their way. They are lent until their turn to be sent comes.
+struct LoadFrame<'r> {
     shard: u32,
     /// Local row or slot of the first one.
     first: u64,
     count: usize,
     keys: Vec<U64>,
-    rows: Vec<u8>,
-}
-
-impl LoadFrame {
-    fn new(shard: u32, first: u64) -> Self {
-        Self {
-            shard,
-            first,
-            count: 0,
-            keys: Vec::new(),
-            rows: Vec::new(),
-        }
-    }
+    rows: Cow<'r, [u8]>,
 }
 
 fn kind_error(found: &str, wanted: &str) -> ClientError {

@@ -70,7 +70,7 @@ pub(crate) async fn pull(
         let Some(pause) = pause else {
             return Ok(failed.into_iter().map(|f| named(&router, f)).collect());
         };
-        let fresh = after_faults(table, &router, failed.iter().map(|f| &f.why), by).await;
+        let fresh = after_faults(table, &router, failed.iter().map(|f| &f.why), by).await?;
         tokio::time::sleep(pause).await;
         let whole = fresh.generation != router.generation || failed.iter().any(is_gone);
         pending = (!whole).then(|| {
@@ -112,29 +112,38 @@ pub(crate) async fn served(
 
 /// After a try that failed: the map to go on with. A refusal that a new map may cure waits for
 /// it; a node that is silent only has it looked at beside (I-9).
+///
+/// # Errors
+/// What makes further tries useless: the table is gone, or its rows are lost.
 pub(crate) async fn after_faults<'a>(
     table: &Arc<TableShared>,
     router: &Arc<Router>,
     mut faults: impl Iterator<Item = &'a NodeFault>,
     by: Instant,
-) -> Arc<Router> {
+) -> Result<Arc<Router>, Refusal> {
     let stale = faults.any(|fault| match fault {
         NodeFault::Refused(refusal) => refusal.wants_new_map(),
         // An answer of another shape may be that of a table that was sealed meanwhile.
         NodeFault::Malformed(_) => true,
         _ => false,
     });
-    if !stale {
-        table.refresh_soon(router);
-        return table.router();
-    }
-    match table.refresh(router, by).await {
-        Ok(fresh) => fresh,
-        Err(error) => {
-            tracing::debug!(table = %router.spec.name, %error, "no newer map");
-            table.router()
+    let fresh = if stale {
+        match table.refresh(router, by).await {
+            Ok(fresh) => fresh,
+            Err(ClientError::Refused(refusal)) => return Err(refusal),
+            Err(error) => {
+                tracing::debug!(table = %router.spec.name, %error, "no newer map");
+                table.router()
+            }
         }
+    } else {
+        table.refresh_soon(router);
+        table.router()
+    };
+    if fresh.state == TableState::Lost {
+        fresh.check_served()?;
     }
+    Ok(fresh)
 }
 
 fn is_gone(failed: &Failed) -> bool {
@@ -246,12 +255,13 @@ async fn request(
         }
     }
     let to = table.client.links.to(route);
-    let begun = Instant::now();
+    // A call that dials first says nothing of the path's own cost.
+    let begun = to.is_connected().then(Instant::now);
     let body = vec![plan.body(router, cut, ask)];
     let (send, want) = (FrameKind::Pull, FrameKind::Pulled);
     let exchanged = exchange(&table.client.links, &to, send, want, body, by).await;
     drop(flight);
-    if let Exchanged::Answered(body) = &exchanged {
+    if let (Exchanged::Answered(body), Some(begun)) = (&exchanged, begun) {
         record(&to, cut, body, begun);
     }
     Reply::Frame(exchanged)

@@ -62,8 +62,12 @@ pub(crate) async fn push(
     let mut parts: Vec<Part<'_>> = merged.parts.iter().map(Part::new).collect();
     let mut tries = Tries::new(deadline);
     let mut router = served(table, deadline).await?;
+    if router.state == TableState::Sealed {
+        // The map at hand may be old: nothing is refused on its word alone.
+        router = table.refresh(&router, deadline).await?;
+        check_mutable(&router)?;
+    }
     loop {
-        check_mutable(&mut router, table, deadline).await?;
         let by = tries.begin(Instant::now());
         push.attempt(&router, &mut parts, by).await;
         if !parts.iter().any(Part::is_open) {
@@ -73,7 +77,16 @@ pub(crate) async fn push(
             break;
         };
         let faults = parts.iter().filter_map(|part| part.problem.as_ref());
-        router = after_faults(table, &router, faults, by).await;
+        let fresh = after_faults(table, &router, faults, by).await;
+        match fresh.and_then(|fresh| check_mutable(&fresh).map(|()| fresh)) {
+            Ok(fresh) => router = fresh,
+            Err(refusal) => {
+                for part in parts.iter_mut().filter(|part| part.is_open()) {
+                    part.problem = Some(NodeFault::Refused(refusal.clone()));
+                }
+                break;
+            }
+        }
         tokio::time::sleep(pause).await;
     }
     for part in parts.iter_mut().filter(|part| part.is_open()) {
@@ -82,25 +95,17 @@ pub(crate) async fn push(
     report(&router, parts)
 }
 
-/// A sealed table takes no push. The map at hand may be old, so a newer one is asked first.
-async fn check_mutable(
-    router: &mut Arc<Router>,
-    table: &Arc<TableShared>,
-    deadline: Instant,
-) -> Result<(), ClientError> {
+/// A sealed table takes no push.
+fn check_mutable(router: &Router) -> Result<(), Refusal> {
     if router.state != TableState::Sealed {
         return Ok(());
     }
-    *router = table.refresh(router, deadline).await?;
-    if router.state != TableState::Sealed {
-        return Ok(());
-    }
-    Err(ClientError::Refused(Refusal::TableState {
+    Err(Refusal::TableState {
         table: router.spec.name.clone(),
         state: router.state.word().into(),
         remedy: "a sealed table never changes; `mneme import --seal` publishes a new version"
             .into(),
-    }))
+    })
 }
 
 impl Push<'_> {

@@ -38,14 +38,17 @@ impl Table {
         let sealed = self
             .ask_nodes(nodes.iter().map(seal).collect(), until)
             .await;
-        let published = match sealed {
+        let (published, forget) = match sealed {
             Ok(answers) => {
-                self.publish_replicas(generation, sealed_of(answers)?, until)
-                    .await
+                let replicas = sealed_of(answers)?;
+                let published = self.publish_replicas(generation, replicas, until).await;
+                // Unless the catalogue refused it may be published: not to be forgotten.
+                let refused = matches!(published, Err(ClientError::Refused(_)));
+                (published, refused)
             }
-            Err(error) => Err(error),
+            Err(error) => (Err(error), true),
         };
-        if published.is_err() {
+        if forget {
             self.abandon(&nodes, table, generation).await;
         }
         published.map(|()| generation)
@@ -68,7 +71,7 @@ impl Table {
         }
     }
 
-    /// Asks several nodes at once; all must do what they are asked.
+    /// Asks several nodes at once, and waits for all of them; one that fails fails the whole.
     pub(crate) async fn ask_nodes(
         &self,
         requests: Vec<(Arc<NodeRoute>, NodeRequest)>,
@@ -81,11 +84,17 @@ impl Table {
                 (route, answer)
             })
             .collect();
-        let mut answers = Vec::new();
+        let (mut answers, mut failed) = (Vec::new(), None);
         while let Some((route, answer)) = asking.next().await {
-            answers.push((route, answer?));
+            match answer {
+                Ok(answer) => answers.push((route, answer)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(answers)
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(answers),
+        }
     }
 
     /// A request that may be repeated, since a node does it once.
@@ -136,7 +145,9 @@ impl Table {
         };
         // So that this client reads what it published; others hear of it by their watch.
         let seen = shared.router();
-        shared.refresh(&seen, until).await?;
+        if let Err(error) = shared.refresh(&seen, until).await {
+            tracing::debug!(%error, "published, and no newer map yet");
+        }
         Ok(())
     }
 

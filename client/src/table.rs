@@ -12,7 +12,7 @@ use mneme_proto::schema::TableSpec;
 use rustc_hash::FxHashSet;
 use zerocopy::IntoBytes;
 
-use crate::error::{ClientError, Unavailable, UnavailableKeys};
+use crate::error::{ClientError, NodeFault, Unavailable, UnavailableKeys};
 use crate::limits::CALL_KEYS_MAX;
 use crate::map::TableShared;
 use crate::merge::merge;
@@ -141,10 +141,7 @@ impl Table {
         if faults.is_empty() {
             return missing_is_an_error(keys, statuses, options);
         }
-        Err(ClientError::Unavailable(Unavailable {
-            table: self.spec().name.clone(),
-            faults,
-        }))
+        Err(unavailable(self.spec().name.clone(), faults))
     }
 
     /// [`Table::pull`] of f32 rows (state included where asked for).
@@ -394,6 +391,19 @@ fn ask_of(options: &PullOptions) -> Ask {
     Ask {
         missing: options.missing,
         with_state: options.with_state,
+    }
+}
+
+/// What a pull ends with that could not be had: where all nodes refused, their word.
+fn unavailable(table: String, faults: Vec<UnavailableKeys>) -> ClientError {
+    let refusal = |fault: &UnavailableKeys| match &fault.why {
+        NodeFault::Refused(refusal) if !refusal.is_transient() => Some(refusal.clone()),
+        _ => None,
+    };
+    let refusals: Option<Vec<Refusal>> = faults.iter().map(refusal).collect();
+    match refusals.and_then(|all| all.into_iter().next()) {
+        Some(refusal) => ClientError::Refused(refusal),
+        None => ClientError::Unavailable(Unavailable { table, faults }),
     }
 }
 
