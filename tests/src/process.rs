@@ -19,12 +19,25 @@ use crate::wait::{wait_for, wait_until};
 /// If it is not built, with the command that builds it.
 #[must_use]
 pub fn binary() -> PathBuf {
+    built("mneme")
+}
+
+/// A program of an `examples` folder.
+///
+/// # Panics
+/// If it is not built, with the command that builds it.
+#[must_use]
+pub fn example(name: &str) -> PathBuf {
+    built(&format!("examples/{name}"))
+}
+
+fn built(what: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a running test has a path");
     let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let path = profile.join("mneme");
+    let path = profile.join(what);
     assert!(
         path.is_file(),
-        "{} is not built: run `cargo build --bin mneme` (in the tests' profile) first",
+        "{} is not built: run `cargo build --workspace --bins --examples` first",
         path.display(),
     );
     path
