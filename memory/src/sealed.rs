@@ -292,10 +292,13 @@ impl SealedShard {
         let inner = &*self.inner;
         let first = slot.min(inner.rows);
         let content = &inner.content()[first as usize * inner.stride..];
-        content.chunks_exact(inner.stride).zip(first..).map(|(bytes, slot)| {
-            let key = if inner.keyed { inner.key(slot) } else { slot };
-            (key, &bytes[inner.key_bytes()..][..inner.row_bytes])
-        })
+        content
+            .chunks_exact(inner.stride)
+            .zip(first..)
+            .map(|(bytes, slot)| {
+                let key = if inner.keyed { inner.key(slot) } else { slot };
+                (key, &bytes[inner.key_bytes()..][..inner.row_bytes])
+            })
     }
 }
 

@@ -13,7 +13,8 @@ use tempfile::TempDir;
 use crate::limits::{READY, SOON};
 use crate::wait::{wait_for, wait_until};
 
-/// The `mneme` binary of this build: it stands beside the folder of the test binaries.
+/// The `mneme` binary of this build: it stands beside a benchmark's binary, and beside the
+/// folder of the test binaries.
 ///
 /// # Panics
 /// If it is not built, with the command that builds it.
@@ -32,15 +33,20 @@ pub fn example(name: &str) -> PathBuf {
 }
 
 fn built(what: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("a running test has a path");
-    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let path = profile.join(what);
-    assert!(
-        path.is_file(),
-        "{} is not built: run `cargo build --workspace --bins --examples` first",
-        path.display(),
-    );
-    path
+    let this = std::env::current_exe().expect("a running program has a path");
+    let beside = this
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(what));
+    let found = beside.clone().find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        let tried: Vec<String> = beside.map(|path| path.display().to_string()).collect();
+        panic!(
+            "no {}: run `cargo build --workspace --bins --examples` (in this profile) first",
+            tried.join(", ")
+        )
+    })
 }
 
 /// A command of the binary whose environment is free of the user's: no `MNEME_*`, a home of its

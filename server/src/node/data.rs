@@ -20,6 +20,11 @@ use std::path::{Path, PathBuf};
 use mneme_proto::codec;
 use mneme_proto::ids::{ClusterId, Epoch, ShardIndex, TableGeneration, TableId};
 use mneme_proto::schema::TableSpec;
+use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
+use rkyv::bytecheck::CheckBytes;
+use rkyv::rancor::Error;
+use rkyv::ser::allocator::ArenaHandle;
+use rkyv::util::AlignedVec;
 use rkyv::{Archive, Deserialize, Serialize};
 
 use crate::limits::RECORD_BYTES_MAX;
@@ -317,13 +322,7 @@ fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
 
 fn write_record<T>(path: &Path, value: &T) -> Result<(), DataError>
 where
-    T: for<'a> Serialize<
-        rkyv::api::high::HighSerializer<
-            rkyv::util::AlignedVec,
-            rkyv::ser::allocator::ArenaHandle<'a>,
-            rkyv::rancor::Error,
-        >,
-    >,
+    T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Error>>,
 {
     let body = codec::encode(value);
     replace(path, |file| {
@@ -337,8 +336,8 @@ where
 fn read_record<T>(path: &Path) -> Result<Option<T>, DataError>
 where
     T: Archive,
-    T::Archived: for<'a> rkyv::bytecheck::CheckBytes<rkyv::api::high::HighValidator<'a, rkyv::rancor::Error>>
-        + Deserialize<T, rkyv::api::high::HighDeserializer<rkyv::rancor::Error>>,
+    T::Archived:
+        for<'a> CheckBytes<HighValidator<'a, Error>> + Deserialize<T, HighDeserializer<Error>>,
 {
     let bytes = match fs::metadata(path) {
         Ok(meta) if meta.len() > RECORD_BYTES_MAX => {

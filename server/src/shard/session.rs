@@ -253,7 +253,9 @@ mod tests {
         /// I-2: whatever arrives in whatever order and however often, a sequence is fresh until
         /// it is settled and never again, against a model that forgets nothing.
         #[test]
-        fn a_sequence_is_settled_at_most_once(arrivals in prop::collection::vec(0u64..300, 0..900)) {
+        fn a_sequence_is_settled_at_most_once(
+            arrivals in prop::collection::vec(0u64..300, 0..900),
+        ) {
             let mut sessions = opened();
             let mut model = std::collections::BTreeMap::new();
             for (index, sequence) in arrivals.into_iter().enumerate() {
