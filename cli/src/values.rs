@@ -245,7 +245,10 @@ mod tests {
         );
         assert_eq!(
             json(&schema, &bytes[..32], true),
-            r#"["0x3dcccccd","0x80000000","0x00000001","0x4b800000","0x7f7fffff","0x7fc00000","0x7f800000","0xff800000"]"#
+            concat!(
+                r#"["0x3dcccccd","0x80000000","0x00000001","0x4b800000","#,
+                r#""0x7f7fffff","0x7fc00000","0x7f800000","0xff800000"]"#
+            )
         );
     }
 

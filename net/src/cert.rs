@@ -116,7 +116,7 @@ pub enum CertError {
         source: io::Error,
     },
     /// An authority is there already.
-    #[error("{} holds an authority already: its certificates would lose their issuer", .0.display())]
+    #[error("{} holds an authority already: what it issued would lose its issuer", .0.display())]
     AuthorityExists(PathBuf),
     /// A name that cannot stand in a certificate.
     #[error("'{0}' cannot name a principal: use letters, digits, '-', '_' and '.'")]

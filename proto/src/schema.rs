@@ -511,10 +511,8 @@ impl TableSpec {
         for (i, plane) in planes.iter().enumerate() {
             validate_name("plane", &plane.name)?;
             if plane.width == 0 {
-                return Err(SchemaError::new(
-                    "dim",
-                    format!("plane '{}' has width 0", plane.name),
-                ));
+                let why = format!("plane '{}' has width 0", plane.name);
+                return Err(SchemaError::new("dim", why));
             }
             if planes[..i].iter().any(|p| p.name == plane.name) {
                 return Err(SchemaError::new(

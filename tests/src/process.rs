@@ -20,17 +20,30 @@ use crate::wait::{wait_for, wait_until};
 /// If it is not built, with the command that builds it.
 #[must_use]
 pub fn binary() -> PathBuf {
+    built("mneme")
+}
+
+/// A program of an `examples` folder.
+///
+/// # Panics
+/// If it is not built, with the command that builds it.
+#[must_use]
+pub fn example(name: &str) -> PathBuf {
+    built(&format!("examples/{name}"))
+}
+
+fn built(what: &str) -> PathBuf {
     let this = std::env::current_exe().expect("a running program has a path");
     let beside = this
         .ancestors()
         .skip(1)
         .take(2)
-        .map(|folder| folder.join("mneme"));
+        .map(|folder| folder.join(what));
     let found = beside.clone().find(|path| path.is_file());
     found.unwrap_or_else(|| {
         let tried: Vec<String> = beside.map(|path| path.display().to_string()).collect();
         panic!(
-            "no {}: run `cargo build --bin mneme` (in this profile) first",
+            "no {}: run `cargo build --workspace --bins --examples` (in this profile) first",
             tried.join(", ")
         )
     })

@@ -1,6 +1,7 @@
 //! The command line as scripts rely on it: outputs, exit codes, files, ends.
 
 mod by_hand;
+mod examples;
 mod files;
 mod formats;
 mod lifecycle;

@@ -30,7 +30,10 @@ fn pull_json_is_as_promised() {
     ]);
     let keys = format!("9007199254740993,{MAX},5,{MAX},9007199254740992");
     let answer = mneme.json(&["pull", "t", "--keys", &keys]);
-    let row = |key: &str, status: &str, values: Value| json!({"key": key, "status": status, "values": values});
+    let row = |key: &str, status: &str, values: Value| {
+        let row = json!({"key": key, "status": status, "values": values});
+        row
+    };
     let last = row(MAX, "found", json!([1.5, -0.0]));
     let first = &answer["rows"][0]["values"];
     let close: Vec<f32> = first
