@@ -44,7 +44,6 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "made once for a process")]
 enum Command {
     Dev(dev::DevArgs),
     Meta(serve::MetaArgs),

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use mneme_client::{Client, ClientConfig};
@@ -24,7 +25,7 @@ use mneme_server::node::{Node, NodeHandle, NodeOptions};
 use rustix::fs::{FlockOperation, flock};
 use tokio::task::JoinSet;
 
-use crate::limits::{CLUSTER_CLOSE_WAIT, READY_POLL};
+use crate::limits::{CLUSTER_CLOSE_WAIT, LOCK_WAIT, READY_POLL};
 
 /// What a cluster in one process is made of.
 #[derive(Debug, Clone)]
@@ -59,7 +60,7 @@ impl Cluster {
     pub async fn start(options: ClusterOptions) -> anyhow::Result<Self> {
         let dir = &options.dir;
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-        let lock = lock(dir)?;
+        let lock = lock_soon(dir).await?;
         let names = node_names(dir, options.nodes)?;
         let certs = Certificates::new(dir)?;
         let catalogue = Catalogue::open(CatalogueOptions {
@@ -194,6 +195,17 @@ fn has_regions(map: &TableMap) -> bool {
         let primary = shard.replicas.first();
         primary.is_some_and(|replica| replica.lost || replica.region.is_some())
     })
+}
+
+/// [`lock`], with patience for a process that was killed a moment ago and is not gone yet.
+async fn lock_soon(dir: &Path) -> anyhow::Result<File> {
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match lock(dir) {
+            Err(_) if Instant::now() < until => tokio::time::sleep(READY_POLL).await,
+            done => return done,
+        }
+    }
 }
 
 /// Takes the directory for this process, or says who has it.

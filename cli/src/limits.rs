@@ -26,6 +26,10 @@ pub const LONG_STEP_DEADLINE: Duration = Duration::from_secs(600);
 /// How often a starting process looks whether it serves.
 pub const READY_POLL: Duration = Duration::from_millis(10);
 
+/// How long a start waits for a directory that another process holds: one that was killed with
+/// gigabytes of memory takes a moment to go.
+pub const LOCK_WAIT: Duration = Duration::from_secs(1);
+
 /// What is left of the 2 s of a clean end for tasks that do not end by themselves.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_millis(200);
 

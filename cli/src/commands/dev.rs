@@ -26,7 +26,8 @@ pub struct DevArgs {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Storage nodes [default: as many as DIR has, else 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(DEV_NODES_MAX)))]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DEV_NODES_MAX)))]
     nodes: Option<u32>,
     /// Where the catalogue answers; nodes take free ports.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]

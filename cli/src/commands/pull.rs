@@ -171,7 +171,10 @@ mod tests {
         let (document, table) = json(&args);
         assert_eq!(
             document,
-            r#"{"table":"t","rows":[{"key":"18446744073709551615","status":"found","values":[0.1,"NaN"],"state":{"acc":[1.0,2.0]}}]}"#
+            concat!(
+                r#"{"table":"t","rows":[{"key":"18446744073709551615","status":"found","#,
+                r#""values":[0.1,"NaN"],"state":{"acc":[1.0,2.0]}}]}"#
+            )
         );
         assert!(
             table.ends_with("18446744073709551615  found   0.1 NaN  1 2"),
