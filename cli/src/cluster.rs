@@ -25,7 +25,7 @@ use mneme_server::node::{Node, NodeHandle, NodeOptions};
 use rustix::fs::{FlockOperation, flock};
 use tokio::task::JoinSet;
 
-use crate::limits::{CLUSTER_CLOSE_WAIT, LOCK_WAIT, READY_POLL};
+use crate::limits::{CLOSE_WAIT, LOCK_WAIT, READY_POLL};
 
 /// What a cluster in one process is made of.
 #[derive(Debug, Clone)]
@@ -152,18 +152,14 @@ impl Cluster {
 
     /// Closes everything, within two seconds.
     pub async fn shutdown(self) {
-        let closing = async {
-            let mut nodes = JoinSet::new();
-            for (_, node) in self.nodes {
-                nodes.spawn_blocking(|| node.shutdown());
-            }
-            while nodes.join_next().await.is_some() {}
-            self.catalogue.shutdown().await;
-        };
-        if tokio::time::timeout(CLUSTER_CLOSE_WAIT, closing)
-            .await
-            .is_err()
-        {
+        // All at once: each waits a while for its peers to hear of it.
+        let mut closing = JoinSet::new();
+        for (_, node) in self.nodes {
+            closing.spawn_blocking(|| node.shutdown());
+        }
+        closing.spawn(self.catalogue.shutdown());
+        let closed = async { while closing.join_next().await.is_some() {} };
+        if tokio::time::timeout(CLOSE_WAIT, closed).await.is_err() {
             tracing::warn!("not everything closed in time; nothing acknowledged is lost by that");
         }
     }
