@@ -1,6 +1,7 @@
 //! The command line as a whole: global options, commands, and how one is run.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -44,7 +45,6 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "made once for a process")]
 enum Command {
     Dev(dev::DevArgs),
     Meta(serve::MetaArgs),
@@ -129,6 +129,7 @@ fn start_log(cli: &Cli) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|e| format!("'{filter}': {e}"))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     Ok(())

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use mneme_client::{Client, ClientConfig};
@@ -24,7 +25,7 @@ use mneme_server::node::{Node, NodeHandle, NodeOptions};
 use rustix::fs::{FlockOperation, flock};
 use tokio::task::JoinSet;
 
-use crate::limits::{CLUSTER_CLOSE_WAIT, READY_POLL};
+use crate::limits::{CLOSE_WAIT, LOCK_WAIT, READY_POLL};
 
 /// What a cluster in one process is made of.
 #[derive(Debug, Clone)]
@@ -59,7 +60,7 @@ impl Cluster {
     pub async fn start(options: ClusterOptions) -> anyhow::Result<Self> {
         let dir = &options.dir;
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-        let lock = lock(dir)?;
+        let lock = lock_soon(dir).await?;
         let names = node_names(dir, options.nodes)?;
         let certs = Certificates::new(dir)?;
         let catalogue = Catalogue::open(CatalogueOptions {
@@ -151,18 +152,14 @@ impl Cluster {
 
     /// Closes everything, within two seconds.
     pub async fn shutdown(self) {
-        let closing = async {
-            let mut nodes = JoinSet::new();
-            for (_, node) in self.nodes {
-                nodes.spawn_blocking(|| node.shutdown());
-            }
-            while nodes.join_next().await.is_some() {}
-            self.catalogue.shutdown().await;
-        };
-        if tokio::time::timeout(CLUSTER_CLOSE_WAIT, closing)
-            .await
-            .is_err()
-        {
+        // All at once: each waits a while for its peers to hear of it.
+        let mut closing = JoinSet::new();
+        for (_, node) in self.nodes {
+            closing.spawn_blocking(|| node.shutdown());
+        }
+        closing.spawn(self.catalogue.shutdown());
+        let closed = async { while closing.join_next().await.is_some() {} };
+        if tokio::time::timeout(CLOSE_WAIT, closed).await.is_err() {
             tracing::warn!("not everything closed in time; nothing acknowledged is lost by that");
         }
     }
@@ -194,6 +191,17 @@ fn has_regions(map: &TableMap) -> bool {
         let primary = shard.replicas.first();
         primary.is_some_and(|replica| replica.lost || replica.region.is_some())
     })
+}
+
+/// [`lock`], with patience for a process that was killed a moment ago and is not gone yet.
+async fn lock_soon(dir: &Path) -> anyhow::Result<File> {
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match lock(dir) {
+            Err(_) if Instant::now() < until => tokio::time::sleep(READY_POLL).await,
+            done => return done,
+        }
+    }
 }
 
 /// Takes the directory for this process, or says who has it.

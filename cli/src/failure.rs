@@ -6,10 +6,20 @@ pub const FAILED: u8 = 1;
 /// Exit code of wrong usage.
 pub const USAGE: u8 = 2;
 
-/// The line of an error with its causes: `outer: inner`, whatever line breaks they contain.
+/// The line of an error with its causes: `outer: inner`, whatever line breaks they contain. A
+/// cause that the outer text tells already is not told again.
 #[must_use]
 pub fn line(error: &anyhow::Error) -> String {
-    one_line(&format!("{error:#}"))
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = one_line(&cause.to_string());
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
 }
 
 /// The line of a parse error of clap, without its usage text.
@@ -42,6 +52,9 @@ mod tests {
         let error = std::fs::read("/nonexistent").context("reading\n  it");
         let line = line(&error.expect_err("not there"));
         assert_eq!(line, "reading it: No such file or directory (os error 2)");
+        let inner = std::io::Error::other("no room");
+        let outer = anyhow::Error::new(inner).context("writing: no room");
+        assert_eq!(super::line(&outer), "writing: no room");
     }
 
     #[test]

@@ -26,12 +26,16 @@ pub const LONG_STEP_DEADLINE: Duration = Duration::from_secs(600);
 /// How often a starting process looks whether it serves.
 pub const READY_POLL: Duration = Duration::from_millis(10);
 
+/// How long a start waits for a directory that another process holds: one that was killed with
+/// gigabytes of memory takes a moment to go.
+pub const LOCK_WAIT: Duration = Duration::from_secs(1);
+
 /// What is left of the 2 s of a clean end for tasks that do not end by themselves.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_millis(200);
 
-/// How long a cluster in one process waits for its nodes and its catalogue to close. Everything
-/// acknowledged is on disk already, so ending without them loses nothing.
-pub const CLUSTER_CLOSE_WAIT: Duration = Duration::from_millis(1600);
+/// How long an ending process waits for its links and files to close. Everything acknowledged is
+/// on disk already, so that ending without them loses nothing.
+pub const CLOSE_WAIT: Duration = Duration::from_millis(1200);
 
 /// Nodes of one `mneme dev`: all of them share one process and its memory.
 pub const DEV_NODES_MAX: u32 = 64;
@@ -55,6 +59,6 @@ pub const BENCH_KEYS_DRAWN: usize = 1 << 18;
 pub const BENCH_WARM_UP: Duration = Duration::from_secs(1);
 
 // A clean end takes 2 s at most.
-const _: () = assert!(CLUSTER_CLOSE_WAIT.as_millis() + SHUTDOWN_WAIT.as_millis() < 2000);
+const _: () = assert!(CLOSE_WAIT.as_millis() + SHUTDOWN_WAIT.as_millis() < 2000);
 // One row of any table fits a chunk many times over.
 const _: () = assert!(mneme_proto::limits::ROW_BYTES_MAX as usize * 64 <= FILE_CHUNK_BYTES);

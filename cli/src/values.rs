@@ -75,7 +75,7 @@ fn text(elements: impl Iterator<Item = Element>, count: usize, bits: bool) -> St
         .take(VALUES_SHOWN_MAX)
         .map(|element| match element {
             element if bits => hex(element),
-            Element::F32(value) => special(value).map_or_else(|| value.to_string(), str::to_owned),
+            Element::F32(value) => number(value),
             Element::U8(value) => value.to_string(),
         })
         .collect();
@@ -86,6 +86,18 @@ fn text(elements: impl Iterator<Item = Element>, count: usize, bits: bool) -> St
         String::new()
     };
     format!("{}{more}", shown.join(" "))
+}
+
+/// A number for people: the shortest decimal that reads back to the same bits.
+#[must_use]
+pub fn number(value: f32) -> String {
+    match special(value) {
+        Some(word) => word.to_owned(),
+        None => {
+            let text = format!("{value:?}");
+            text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+        }
+    }
 }
 
 /// `0x3f800000`: the element's bits, most significant first.

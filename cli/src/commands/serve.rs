@@ -11,9 +11,10 @@ use mneme_net::{HostPort, Identity, LinkOptions};
 use mneme_server::node::{Node, NodeHandle, NodeOptions};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use super::{Session, runtime};
-use crate::limits::{READY_POLL, SHUTDOWN_WAIT};
+use crate::limits::{CLOSE_WAIT, READY_POLL, SHUTDOWN_WAIT};
 
 /// Run a member of the catalogue.
 #[derive(Debug, Args)]
@@ -125,7 +126,9 @@ pub fn meta(args: MetaArgs, session: &Session) -> anyhow::Result<()> {
             () = terminated => None,
             why = catalogue.failed() => Some(why),
         };
-        catalogue.shutdown().await;
+        if timeout(CLOSE_WAIT, catalogue.shutdown()).await.is_err() {
+            tracing::warn!("not everything closed in time; nothing acknowledged is lost by that");
+        }
         match why {
             Some(why) => bail!("the catalogue stopped: {why}"),
             None => Ok(()),

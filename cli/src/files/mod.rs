@@ -16,7 +16,7 @@ use mneme_proto::schema::Dtype;
 
 pub use keys::{OnDuplicate, keep_mask};
 pub use read::{RowFile, open, read_keys};
-pub use write::{RowWriter, keys_path};
+pub use write::RowWriter;
 
 /// Why a file is not read or written. One line: which file, what, what to do.
 #[derive(Debug, thiserror::Error)]

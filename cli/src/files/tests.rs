@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
+use super::write::keys_path;
 use super::*;
 
 struct Dir(tempfile::TempDir);
@@ -363,7 +364,10 @@ fn written_safetensors_read_by_the_crate() {
     writer.write(1, &[4, 5, 6, 0, 0, 0, 64]).expect("row 1");
     writer.write(0, &[1, 2, 3, 0, 0, 128, 63]).expect("row 0");
     writer.write_keys(0, &[7, u64::MAX]).expect("keys");
-    assert_eq!(writer.finish().expect("finished"), [path.clone()]);
+    assert_eq!(
+        writer.finish().expect("finished"),
+        std::slice::from_ref(&path)
+    );
     let bytes = std::fs::read(&path).expect("bytes");
     let tensors = ::safetensors::SafeTensors::deserialize(&bytes).expect("valid");
     assert_eq!(

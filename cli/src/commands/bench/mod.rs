@@ -57,6 +57,14 @@ struct Load {
     keys: Distribution,
 }
 
+/// Adds the time of a call to `times`, in ns.
+pub fn record(times: &mut Histogram<u64>, time: Duration) {
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    times
+        .record(ns)
+        .expect("a histogram that resizes itself takes every value");
+}
+
 /// The figures of a bench.
 #[derive(Debug, Serialize)]
 pub struct Figures {
@@ -171,4 +179,37 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<()> {
     let figures = Figures::of(times, measured.errors, batch, value_bytes, job.time, path);
     let printed = session.output.print(&figures, || figures.text());
     printed.context("printing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_known_calls() {
+        let mut times = Histogram::new(3).expect("legal");
+        for us in 1..=100 {
+            record(&mut times, Duration::from_micros(us));
+        }
+        let figures = Figures::of(&times, 2, 1000, 264, Duration::from_secs(2), "quic");
+        assert_eq!((figures.calls, figures.errors), (100, 2));
+        assert_eq!(
+            (figures.rows_per_s, figures.bytes_per_s),
+            (50_000.0, 13_200_000.0)
+        );
+        assert!((figures.p50_us - 50.0).abs() < 0.1, "{}", figures.p50_us);
+        assert!((figures.p99_us - 99.0).abs() < 0.1, "{}", figures.p99_us);
+        let json = serde_json::to_value(&figures).expect("JSON");
+        for name in [
+            "rows_per_s",
+            "bytes_per_s",
+            "p50_us",
+            "p99_us",
+            "calls",
+            "errors",
+            "path",
+        ] {
+            assert!(json.get(name).is_some(), "{name}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::draw::{Distribution, KeySpace};
+use super::record;
 use crate::limits::{BENCH_KEYS_DRAWN, BENCH_WARM_UP};
 
 /// What each call does.
@@ -144,10 +145,7 @@ impl Job {
         while begin.elapsed() < self.time {
             let sent = Instant::now();
             match call.run(table, next()) {
-                Ok(()) => {
-                    let ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    measured.times.saturating_record(ns);
-                }
+                Ok(()) => record(&mut measured.times, sent.elapsed()),
                 Err(error) => {
                     measured.errors += 1;
                     measured.error.get_or_insert(error);

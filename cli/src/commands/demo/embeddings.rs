@@ -62,7 +62,7 @@ pub(super) fn show(
         format!("{compared} random rows pulled: equal to the file bit for bit"),
     );
 
-    let mut timed = Timed::begin();
+    let mut timed = Timed::new();
     for _ in 0..PULLS {
         let ids = draw();
         timed

@@ -102,7 +102,7 @@ fn row(id: u64) -> [u8; ROW_BYTES] {
 fn serve(table: &Table, rows: usize, calls: u64) -> anyhow::Result<Timed> {
     let mut pulled = vec![0; rows * ROW_BYTES];
     let options = PullOptions::default();
-    let mut timed = Timed::begin();
+    let mut timed = Timed::new();
     for call in 0..calls {
         let id = |at: usize| mix64(call * 1_000_003 + at as u64) % ROWS;
         let ids: Vec<u64> = (0..rows).map(id).collect();

@@ -7,7 +7,7 @@ mod training;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
@@ -16,7 +16,7 @@ use mneme_client::blocking::Client;
 use mneme_memory::PoolSpec;
 use serde::Serialize;
 
-use super::bench::Figures;
+use super::bench::{Figures, record};
 use super::whereabouts::Whereabouts;
 use super::{Session, runtime};
 use crate::cluster::{Cluster, ClusterOptions};
@@ -26,7 +26,7 @@ use crate::settings::ConfigFile;
 /// Nodes of the demo's cluster.
 const NODES: u32 = 2;
 
-/// Memory of each of them: the demo's tables take about 200 MiB together.
+/// Memory of each of them: the demo's tables take about 100 MiB together.
 const NODE_BYTES: u64 = 1 << 30;
 
 /// Show the main job on a real table: import, seal, pull, train.
@@ -52,35 +52,35 @@ struct Line {
     figures: Figures,
 }
 
-/// Times of calls of one size.
+/// Times of calls of one size; what happens between them does not count.
 struct Timed {
     times: Histogram<u64>,
-    begin: Instant,
+    busy: Duration,
 }
 
 impl Timed {
-    fn begin() -> Self {
+    fn new() -> Self {
         Self {
             times: Histogram::new(3).expect("three digits are legal"),
-            begin: Instant::now(),
+            busy: Duration::ZERO,
         }
     }
 
     fn call<T, E>(&mut self, call: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let sent = Instant::now();
         let answer = call()?;
-        let ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.times.saturating_record(ns);
+        let time = sent.elapsed();
+        record(&mut self.times, time);
+        self.busy += time;
         Ok(answer)
     }
 
     /// The line of these calls, each of `rows` rows of `row_bytes`.
     fn line(&self, what: impl Into<String>, rows: usize, row_bytes: usize) -> Line {
         let (rows, row_bytes) = (rows as u64, row_bytes as u64);
-        let elapsed = self.begin.elapsed();
         Line {
             what: what.into(),
-            figures: Figures::of(&self.times, 0, rows, row_bytes, elapsed, "quic"),
+            figures: Figures::of(&self.times, 0, rows, row_bytes, self.busy, "quic"),
         }
     }
 }

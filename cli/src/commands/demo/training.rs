@@ -43,7 +43,7 @@ pub(super) fn show(session: &Session, client: &Client) -> anyhow::Result<Trained
     let pull = PullOptions::missing(Missing::Init);
     let mut rows = vec![0.0; 2 * BATCH * DIM];
     let mut gradients = vec![0.0; 2 * BATCH * DIM];
-    let mut timed = Timed::begin();
+    let mut timed = Timed::new();
     let mut losses = Vec::with_capacity(STEPS);
     for step in 0..STEPS {
         let pairs: Vec<(u64, u64)> = (0..BATCH)

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{kind_word, rows_of};
 use crate::commands::Session;
 use crate::output::{bytes, columns, count, fields};
+use crate::values::number;
 
 /// A table as `describe` prints it.
 #[derive(Debug, Serialize)]
@@ -115,7 +116,7 @@ impl Description {
             .collect();
         let options = self.optimizer.options.iter();
         let options: Vec<String> = options
-            .map(|(name, value)| format!("{name}={value}"))
+            .map(|(name, value)| format!("{name}={}", number(*value)))
             .collect();
         let optimizer = format!("{} {}", self.optimizer.name, options.join(" "));
         let padding = self.padding_key.clone().unwrap_or_else(|| "none".into());
@@ -132,7 +133,7 @@ impl Description {
             ("optimizer state", format!("{} B a row", self.state_bytes)),
             ("init", self.init.to_string()),
             ("seed", self.seed.to_string()),
-            ("default", self.default.to_string()),
+            ("default", number(self.default)),
             ("padding key", padding),
             ("shards", self.shards.to_string()),
             ("generation", self.generation.to_string()),
