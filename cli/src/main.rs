@@ -10,6 +10,8 @@
 //! refused has changed nothing.
 
 #![forbid(unsafe_code)]
+// Comments of arguments are help texts that a terminal shows as they are: `dram:SIZE[,numa=N]`.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 mod cli;
 mod cluster;

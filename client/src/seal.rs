@@ -22,7 +22,7 @@ impl Table {
     /// are refused from then on.
     ///
     /// # Errors
-    /// [`Refusal::TableState`], [`Refusal::Limit`], [`ClientError::Unavailable`]; pushes are
+    /// `Refusal::TableState`, `Refusal::Limit`, [`ClientError::Unavailable`]; pushes are
     /// taken again then.
     pub async fn seal(&self, deadline: Option<Duration>) -> Result<TableGeneration, ClientError> {
         let until = self.shared().client.deadline(deadline);

@@ -46,7 +46,8 @@ fn few_keys_and_patterns_spread_over_eight_nodes() {
         start.elapsed()
     );
 
-    let patterns: [(&str, fn(u64) -> u64); 3] = [
+    type Pattern = fn(u64) -> u64;
+    let patterns: [(&str, Pattern); 3] = [
         ("ascending", |i| i),
         ("strided", |i| i * 64),
         ("high", |i| i << 40),
