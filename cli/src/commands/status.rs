@@ -4,7 +4,7 @@ use mneme_proto::control::{ClusterStatus, NodeStatus, PoolReport};
 use serde::Serialize;
 
 use super::Session;
-use super::table::{TableLine, list_text};
+use super::table::{TableLine, lines, list_text};
 use crate::output::{bytes, columns, fields};
 
 /// The cluster as it is printed.
@@ -53,8 +53,8 @@ impl From<&NodeStatus> for Node {
     }
 }
 
-impl From<&ClusterStatus> for Status {
-    fn from(status: &ClusterStatus) -> Self {
+impl Status {
+    fn new(status: &ClusterStatus, tables: Vec<TableLine>) -> Self {
         let member = |(id, address): &(u64, String)| Member {
             id: *id,
             address: address.clone(),
@@ -65,12 +65,10 @@ impl From<&ClusterStatus> for Status {
             leader: status.leader,
             members: status.members.iter().map(member).collect(),
             nodes: status.nodes.iter().map(Node::from).collect(),
-            tables: status.tables.iter().map(TableLine::from).collect(),
+            tables,
         }
     }
-}
 
-impl Status {
     fn text(&self) -> String {
         let members: Vec<String> = self
             .members
@@ -107,7 +105,9 @@ impl Status {
 /// One line.
 pub fn run(session: &Session) -> anyhow::Result<()> {
     let client = session.client()?;
-    let status = Status::from(&client.status()?);
+    let status = client.status()?;
+    let tables = lines(&client, &status.tables);
+    let status = Status::new(&status, tables);
     client.close();
     session.output.print(&status, || status.text())?;
     Ok(())

@@ -6,6 +6,7 @@ pub mod plan;
 mod scan;
 
 use clap::{Args, Subcommand};
+use mneme_client::blocking::Client;
 use mneme_proto::control::TableSummary;
 use mneme_proto::schema::TableKind;
 use serde::Serialize;
@@ -70,6 +71,25 @@ impl From<&TableSummary> for TableLine {
             generation: table.generation.0,
         }
     }
+}
+
+/// Lines of tables, by name. Rows and memory are what the nodes count now; where a node does not
+/// answer, what it last reported stands.
+pub fn lines(client: &Client, summaries: &[TableSummary]) -> Vec<TableLine> {
+    let counted = |summary: &TableSummary| {
+        let mut line = TableLine::from(summary);
+        let report = client
+            .table(&summary.spec.name)
+            .and_then(|table| table.describe());
+        if let Ok(report) = report {
+            line.rows = rows_of(&summary.spec.kind, report.rows);
+            line.bytes = report.bytes;
+        }
+        line
+    };
+    let mut lines: Vec<TableLine> = summaries.iter().map(counted).collect();
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    lines
 }
 
 /// Tables for people.
@@ -157,10 +177,8 @@ pub fn run(args: &TableArgs, session: &Session) -> anyhow::Result<()> {
 
 fn list(session: &Session) -> anyhow::Result<()> {
     let client = session.client()?;
-    let mut summaries = client.list_tables()?;
+    let tables = lines(&client, &client.list_tables()?);
     client.close();
-    summaries.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-    let tables: Vec<TableLine> = summaries.iter().map(TableLine::from).collect();
     let listed = Listed { tables };
     session
         .output
