@@ -15,6 +15,9 @@ use crate::failure::{FAILED, USAGE, line, usage_line};
 use crate::output::Output;
 use crate::settings::{ConfigFile, with_environment, with_file};
 
+/// The heading of options that every command has.
+const EVERYWHERE: &str = "Options of every command";
+
 /// A memory service for rows: embedding rows, n-gram rows, parameters in training.
 ///
 /// Every option can also be given as an environment variable MNEME_<OPTION> or as a key of the
@@ -28,17 +31,17 @@ use crate::settings::{ConfigFile, with_environment, with_file};
 )]
 struct Cli {
     /// TOML file with a client's keys and with options [default: that of the last `mneme dev`].
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, help_heading = EVERYWHERE)]
     config: Option<std::path::PathBuf>,
     /// Deadline of each call, such as 500ms or 5s.
-    #[arg(long, value_name = "TIME", global = true)]
+    #[arg(long, value_name = "TIME", global = true, help_heading = EVERYWHERE)]
     deadline: Option<Span>,
     /// Print JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     json: bool,
     /// What to log to stderr, such as info or mneme_server=debug [default: warn; info for meta
     /// and server].
-    #[arg(long, value_name = "FILTER", global = true)]
+    #[arg(long, value_name = "FILTER", global = true, help_heading = EVERYWHERE)]
     log: Option<String>,
     #[command(subcommand)]
     command: Command,

@@ -33,12 +33,13 @@ struct IssueArgs {
     /// Where its files go; what is there is replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The authority's directory, as `cert init` made it [default: the directory that OUT is in].
+    /// The authority's directory, as `cert init` made it [default: the directory above
+    /// --out].
     #[arg(long, value_name = "DIR")]
     authority: Option<PathBuf>,
     /// What the principal may be [default: catalogue for a name that begins with 'meta' or
     /// 'catalogue', node with 'node' or 'server', else client].
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "ROLE")]
     role: Option<RoleWord>,
 }
 

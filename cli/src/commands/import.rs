@@ -43,7 +43,7 @@ pub struct ImportArgs {
     #[arg(long)]
     seal: bool,
     /// What to do when a key stands twice.
-    #[arg(long, value_enum, default_value = "refuse")]
+    #[arg(long, value_enum, value_name = "HOW", default_value = "refuse")]
     on_duplicate: OnDuplicate,
 }
 

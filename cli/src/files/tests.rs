@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use mneme_proto::schema::{Dtype, Plane};
 use proptest::prelude::*;
 
 use super::write::keys_path;
@@ -189,87 +190,76 @@ fn safetensors_file(json: &str, data: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A tensor of a header: dtype, shape, first and end byte.
+fn tensor(name: &str, dtype: &str, shape: &str, from: u64, to: u64) -> String {
+    format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{from},{to}]}}"#)
+}
+
+/// The one line by which a file of this header and as many zeros is refused.
+fn refusal(dir: &Dir, json: &str, bytes: usize) -> String {
+    let path = dir.file("a.safetensors", &safetensors_file(json, &vec![0; bytes]));
+    let error = open(&path, None, None).expect_err(json).to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+/// Duplicate names, overlaps, holes and sizes that do not match are refused.
 #[test]
-fn safetensors_refusals() {
+fn safetensors_layout_refusals() {
     let dir = Dir::new();
-    let info = |dtype: &str, shape: &str, from: u64, to: u64| {
-        format!(r#"{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{from},{to}]}}"#)
-    };
-    let ok = info("F32", "[2,2]", 0, 16);
-    for (json, bytes, says) in [
-        (format!(r#"{{"a":{ok},"a":{ok}}}"#), 16, "'a' stands twice"),
+    let a = tensor("a", "F32", "[2,2]", 0, 16);
+    let b = |from, to| tensor("b", "U8", "[1,8]", from, to);
+    let alone = |shape, from, to| tensor("a", "F32", shape, from, to);
+    for (tensors, bytes, says) in [
+        (format!("{a},{a}"), 16, "'a' stands twice"),
+        (format!("{a},{}", b(8, 16)), 16, "'b' overlaps tensor 'a'"),
         (
-            format!(r#"{{"a":{ok},"b":{}}}"#, info("U8", "[1,8]", 8, 16)),
-            16,
-            "'b' overlaps",
-        ),
-        (
-            format!(r#"{{"a":{ok},"b":{}}}"#, info("U8", "[1,8]", 24, 32)),
+            format!("{a},{}", b(24, 32)),
             32,
-            "8 B of nothing",
+            "8 B of nothing after tensor 'a'",
         ),
+        (alone("[2,2]", 8, 24), 24, "8 B of nothing after the header"),
+        (a.clone(), 15, "the file has"),
+        (a.clone(), 17, "the file has"),
+        (alone("[2,3]", 0, 16), 16, "takes 24 B"),
+        (alone("[2,2]", 0, 8), 8, "span 0..8"),
+        (alone("[2,2]", 16, 0), 16, "16 B of nothing"),
         (
-            format!(r#"{{"a":{}}}"#, info("F32", "[2,2]", 8, 24)),
-            24,
-            "8 B of nothing",
-        ),
-        (format!(r#"{{"a":{ok}}}"#), 15, "the file has"),
-        (format!(r#"{{"a":{ok}}}"#), 17, "the file has"),
-        (
-            format!(r#"{{"a":{}}}"#, info("F32", "[2,3]", 0, 16)),
-            16,
-            "takes 24 B",
-        ),
-        (
-            format!(r#"{{"a":{}}}"#, info("F32", "[2,2]", 0, 8)),
-            8,
-            "span 0..8",
-        ),
-        (
-            format!(r#"{{"a":{}}}"#, info("F32", "[2,2]", 16, 0)),
-            16,
-            "16 B of nothing",
-        ),
-        (
-            format!(
-                r#"{{"a":{}}}"#,
-                info("F32", "[1099511627776,1099511627776]", 0, 16)
-            ),
+            alone("[1099511627776,1099511627776]", 0, 16),
             16,
             "no size in 64 bits",
         ),
-        (
-            format!(r#"{{"a":{}}}"#, info("Q7", "[2,2]", 0, 16)),
-            16,
-            "tensor 'a'",
-        ),
-        (
-            format!(r#"{{"a":{}}}"#, info("BF16", "[4,2]", 0, 16)),
-            16,
-            "is BF16; tables take f32",
-        ),
-        (
-            format!(r#"{{"a":{}}}"#, info("F32", "[4]", 0, 16)),
-            16,
-            "no 2-D tensor",
-        ),
+    ] {
+        let error = refusal(&dir, &format!("{{{tensors}}}"), bytes);
+        assert!(error.contains(says), "{tensors}: {error}");
+    }
+}
+
+/// What is no header, or describes no rows that a table takes, is refused.
+#[test]
+fn safetensors_content_refusals() {
+    let dir = Dir::new();
+    let alone = |dtype, shape| format!("{{{}}}", tensor("a", dtype, shape, 0, 16));
+    for (json, bytes, says) in [
+        (alone("Q7", "[2,2]"), 16, "tensor 'a'"),
+        (alone("BF16", "[4,2]"), 16, "is BF16; tables take f32"),
+        (alone("F32", "[4]"), 16, "no 2-D tensor"),
         (r#"{"a":1}"#.into(), 0, "tensor 'a'"),
         ("[]".into(), 0, "header"),
         ("{".into(), 0, "header"),
         ("{} {}".into(), 0, "header"),
         ("{}".into(), 0, "no 2-D tensor"),
     ] {
-        let path = dir.file("a.safetensors", &safetensors_file(&json, &vec![0; bytes]));
-        let error = open(&path, None, None).expect_err(&json).to_string();
+        let error = refusal(&dir, &json, bytes);
         assert!(error.contains(says), "{json}: {error}");
-        assert!(!error.contains('\n'), "{error}");
     }
-    for bytes in [
-        &b""[..],
+    let short: [&[u8]; 4] = [
+        b"",
         &[1, 0, 0],
         &[0xff; 32],
         &[100, 0, 0, 0, 0, 0, 0, 0, b'{'],
-    ] {
+    ];
+    for bytes in short {
         let path = dir.file("a.safetensors", bytes);
         open(&path, None, None).expect_err("no safetensors file");
     }
@@ -314,8 +304,6 @@ fn safetensors_choice_of_tensors() {
     );
     assert_eq!(rows_of(&file, 1, 1), [19, 20, 21, 12, 13, 14, 15]);
 }
-
-use mneme_proto::schema::{Dtype, Plane};
 
 fn column(name: &str, dtype: Dtype, width: u32) -> Column {
     Column {

@@ -93,7 +93,7 @@ fn describe_shows_what_is_effective() {
     assert_eq!(shown["rows"], 0);
     assert!(shown["bytes"].is_u64(), "{shown:#}");
     let human = mneme.ok(&["table", "describe", "t"]).stdout;
-    for word in ["adagrad", "lr=0.01", "eps=0.0000000001", "acc0=0"] {
+    for word in ["adagrad", "lr=0.01", "eps=1e-10", "acc0=0"] {
         assert!(human.contains(word), "'{word}' is not in {human}");
     }
 }

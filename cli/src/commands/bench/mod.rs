@@ -29,8 +29,9 @@ pub struct BenchArgs {
 enum BenchCommand {
     /// Pull rows.
     Pull(Load),
-    /// Push gradients, or assign rows where the table has no optimizer. This CHANGES the table's
-    /// rows: use a table made for it.
+    /// Push rows: this CHANGES the table, so use one made for it.
+    ///
+    /// Pushes small gradients, or assigns zeros where the table has no optimizer.
     Push(Load),
 }
 

@@ -17,20 +17,20 @@ pub struct CreateArgs {
     #[arg(long, value_enum)]
     kind: Kind,
     /// Rows of a dense table; with --dry-run also the rows that a hashed one shall hold.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     rows: Option<u64>,
     /// Element type of a row: f32 or u8.
-    #[arg(long, requires = "dim")]
+    #[arg(long, value_name = "DTYPE", requires = "dim")]
     dtype: Option<Dtype>,
     /// Elements of a row.
-    #[arg(long, requires = "dtype")]
+    #[arg(long, value_name = "D", requires = "dtype")]
     dim: Option<u32>,
     /// A column group of its own, instead of --dtype and --dim; several are concatenated.
     #[arg(long, value_name = "NAME:DTYPE:WIDTH", value_parser = parse_plane,
           conflicts_with_all = ["dtype", "dim"])]
     plane: Vec<Plane>,
     /// Shards, a power of two [default: 16 for every node, rounded up].
-    #[arg(long)]
+    #[arg(long, value_name = "S")]
     shards: Option<u32>,
     /// What gradients do: sgd or adagrad. Without one, gradients are refused.
     #[arg(long, value_name = "NAME")]
@@ -41,7 +41,7 @@ pub struct CreateArgs {
           requires = "optimizer")]
     opt: Vec<(String, f32)>,
     /// How new rows are made: zeros, constant:V, uniform:A:B or normal:MEAN:STD.
-    #[arg(long, default_value = "zeros")]
+    #[arg(long, value_name = "HOW", default_value = "zeros")]
     init: Initializer,
     /// Seed of the initializer.
     #[arg(long, value_name = "N", default_value_t = 1)]
