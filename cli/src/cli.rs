@@ -20,7 +20,7 @@ const EVERYWHERE: &str = "Options of every command";
 
 /// A memory service for rows: embedding rows, n-gram rows, parameters in training.
 ///
-/// Every option can also be given as an environment variable MNEME_<OPTION> or as a key of the
+/// Every option can also be given as an environment variable `MNEME_<OPTION>` or as a key of the
 /// TOML file that --config names.
 #[derive(Debug, Parser)]
 #[command(

@@ -32,7 +32,7 @@ pub struct DevArgs {
     /// Where the catalogue answers; nodes take free ports.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
     listen: HostPort,
-    /// Memory of each node: dram:SIZE[,huge=2M][,numa=N]. It is taken as rows come.
+    /// Memory of each node: `dram:SIZE[,huge=2M][,numa=N]`. It is taken as rows come.
     #[arg(long, value_name = "POOL", default_value = "dram:2GiB")]
     memory: PoolSpec,
     /// Where the catalogue serves /healthz and /metrics; nodes take free ports. The addresses

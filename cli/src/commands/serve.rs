@@ -56,7 +56,7 @@ pub struct ServerArgs {
     /// What others are told instead of the address that it listens on.
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<HostPort>,
-    /// Its memory: dram:SIZE[,huge=2M][,numa=N]; may be given several times.
+    /// Its memory: `dram:SIZE[,huge=2M][,numa=N]`; may be given several times.
     #[arg(long, value_name = "POOL", num_args = 1.., required = true)]
     memory: Vec<PoolSpec>,
     /// Its data directory.
