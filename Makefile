@@ -55,10 +55,13 @@ lint: ## Format, clippy, rustdoc and the house rules, all without warnings.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	$(CARGO) test --locked -p mneme-tests --test tidy
+	$(CARGO) test --locked --workspace --test tidy
 
 soak: ## Long runs, not in CI: property tests with many cases, deeper loom, process tests repeated.
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release -p mneme-proto -p mneme-memory -p mneme-net -p mneme-meta -p mneme-server -p mneme-client
 	LOOM_MAX_PREEMPTIONS=5 RUSTFLAGS="--cfg loom -A dead_code -A unused" $(CARGO) test --locked --release -p mneme-memory --lib --target-dir $(TARGET)/loom
 	$(CARGO) build --locked --workspace --bins --examples
 	for round in {1..20}; do $(CARGO) test --locked -p mneme-tests || exit 1; done
+
+# One target at a time: two cargo processes would only wait for each other.
+.NOTPARALLEL:
