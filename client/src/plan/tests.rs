@@ -196,7 +196,8 @@ fn batches_around_the_limit_of_a_frame() {
     ] {
         let keys: Vec<u64> = (0..u64::from(count)).collect();
         let mut plan = Plan::default();
-        plan.group(&router, &keys, None, 4).expect("hashed");
+        // Rows of one byte: the limit of keys is reached before that of bytes.
+        plan.group(&router, &keys, None, 1).expect("hashed");
         assert_eq!(plan.cuts.len(), frames, "{count} keys");
         assert_eq!(
             plan.cuts.iter().map(|cut| cut.keys.len()).sum::<usize>(),
