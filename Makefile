@@ -49,7 +49,8 @@ test-miri:
 
 bench: ## Measure against redis, a bare loop and bare QUIC (installs redis-server with apt if missing).
 	command -v redis-server >/dev/null || { echo "installing redis-server with apt"; apt-get install -y redis-server; }
-	$(CARGO) run --locked --profile dist -p mneme-benches --bin peers
+	$(CARGO) build --locked --profile dist --workspace --bins
+	$(TARGET)/dist/peers
 
 lint: ## Format, clippy, rustdoc and the house rules, all without warnings.
 	$(CARGO) fmt --all --check
