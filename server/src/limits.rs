@@ -94,3 +94,7 @@ const _: () = assert!(REPLY_BYTES_MAX / REPLY_UNIT_BYTES <= u32::MAX as usize);
 const _: () = assert!(SCAN_BYTES_MAX < CONTROL_BODY_BYTES_MAX as usize);
 const _: () = assert!(NODE_LEASE_HELD.as_millis() * 10 <= NODE_LEASE.as_millis() * 9);
 const _: () = assert!(HEARTBEAT_INTERVAL.as_millis() * 4 < NODE_LEASE_HELD.as_millis());
+
+/// Answers from this size on take turns on the serving thread: gathering one takes longer than
+/// the passage through the runtime that a turn costs, and the transport can send meanwhile.
+pub const TURN_BYTES: usize = 32 << 10;
