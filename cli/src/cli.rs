@@ -127,7 +127,7 @@ fn start_log(cli: &Cli) -> Result<(), String> {
     let filter = match (&cli.log, quiet) {
         (Some(filter), _) => filter.as_str(),
         (None, true) => "warn",
-        (None, false) => "info",
+        (None, false) => "info,openraft=warn",
     };
     let filter = EnvFilter::try_new(filter).map_err(|e| format!("'{filter}': {e}"))?;
     tracing_subscriber::fmt()
