@@ -15,7 +15,7 @@ DEMO_TENSOR := embeddings.word_embeddings.weight
 help: ## List the targets.
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1 \2/p' Makefile | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
 
-demo: ## Build, fetch a real table, and run the demo (8 minutes with the build, 1 without).
+demo: ## Build, fetch a real table, and run the demo.
 	python3 scripts/demo_table.py $(DEMO_TABLE)
 	$(CARGO) build --locked --release --bin mneme
 	$(TARGET)/release/mneme demo --table $(DEMO_TABLE) --tensor $(DEMO_TENSOR)

@@ -95,6 +95,7 @@ const _: () = assert!(SCAN_BYTES_MAX < CONTROL_BODY_BYTES_MAX as usize);
 const _: () = assert!(NODE_LEASE_HELD.as_millis() * 10 <= NODE_LEASE.as_millis() * 9);
 const _: () = assert!(HEARTBEAT_INTERVAL.as_millis() * 4 < NODE_LEASE_HELD.as_millis());
 
-/// Answers from this size on take turns on the serving thread: gathering one takes longer than
-/// the passage through the runtime that a turn costs, and the transport can send meanwhile.
+/// Answers from this size on take turns on the serving thread, so that the transport can send one
+/// while the next is gathered. Smaller ones would pay more for the passage through the runtime
+/// that a turn costs; the size itself is chosen, not measured.
 pub const TURN_BYTES: usize = 32 << 10;
