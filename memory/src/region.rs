@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::limits::EXTENT_BYTES;
 use crate::pool::{Pool, PoolError, Taken};
@@ -89,20 +89,28 @@ impl Region {
         let map = match &self.backing {
             Backing::Memfd { file, .. } => {
                 self.extend(offset + bytes)?;
-                options.offset(offset).map_raw(file)
+                if self.pool.spec().huge || bytes < EXTENT_BYTES {
+                    options.offset(offset).map_raw(file).map(|map| (map, 0))
+                } else {
+                    map_in_step(file, offset, bytes as usize)
+                }
             }
             Backing::Private { .. } => {
                 if self.pool.spec().huge {
                     options.huge(Some(EXTENT_BYTES.trailing_zeros() as u8));
                 }
-                options.no_reserve_swap().map_anon().map(MmapRaw::from)
+                let map = options.no_reserve_swap().map_anon();
+                map.map(|map| (MmapRaw::from(map), 0))
             }
         };
+        let (map, skip) = map.map_err(|e| {
+            PoolError::system(format!("mapping {bytes} bytes of {}", self.name), e)
+        })?;
         let span = Span {
             region: Arc::clone(self),
-            map: map.map_err(|e| {
-                PoolError::system(format!("mapping {bytes} bytes of {}", self.name), e)
-            })?,
+            map,
+            skip,
+            bytes,
             offset,
         };
         span.bind()?;
@@ -159,6 +167,26 @@ impl Region {
     }
 }
 
+/// Maps a part of a file so that the file's extents are whole extents of addresses too: only then
+/// can they be huge pages. Returns a mapping that is one extent longer, and where in it the file
+/// starts.
+fn map_in_step(file: &File, offset: u64, bytes: usize) -> io::Result<(MmapRaw, usize)> {
+    let extent = EXTENT_BYTES as usize;
+    let mut options = MmapOptions::new();
+    let around = options.len(bytes + extent).no_reserve_swap().map_anon()?;
+    let around = MmapRaw::from(around);
+    let skip = (offset as usize).wrapping_sub(around.as_mut_ptr() as usize) % extent;
+    let (prot, flags) = (
+        ProtFlags::READ | ProtFlags::WRITE,
+        MapFlags::SHARED | MapFlags::FIXED,
+    );
+    let start = around.as_mut_ptr().wrapping_add(skip).cast();
+    // SAFETY: `skip` is below one extent, so the range lies within `around`, which nobody has
+    // touched; what is mapped over it is unmapped with it.
+    unsafe { rustix::mm::mmap(start, bytes, prot, flags, file, offset) }?;
+    Ok((around, skip))
+}
+
 /// Gives a range of a file back to the system; its readers then read zeros.
 fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -184,18 +212,21 @@ impl Drop for Region {
 pub(crate) struct Span {
     region: Arc<Region>,
     map: MmapRaw,
+    /// Where in the mapping the span starts.
+    skip: usize,
+    bytes: u64,
     offset: u64,
 }
 
 impl Span {
     /// The address of its first byte.
     pub(crate) fn base(&self) -> *mut u8 {
-        self.map.as_mut_ptr()
+        self.map.as_mut_ptr().wrapping_add(self.skip)
     }
 
     /// Bytes mapped.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.map.len() as u64
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The page that its memory is made of, in bytes.
@@ -263,6 +294,22 @@ impl Span {
         }
     }
 
+    /// Gathers the whole extents of `[from, to)`, which is populated, into huge pages: a reader of
+    /// random rows then misses the TLB once where it missed it, and the page tables below, twice.
+    /// The bytes stay as they are, and whoever touches them meanwhile waits a little. Systems that
+    /// cannot keep small pages.
+    pub(crate) fn gather_huge(&self, from: u64, to: u64) {
+        let (from, to) = whole_extents(from, to);
+        if from >= to || self.region.pool.spec().huge {
+            return;
+        }
+        let address = self.base().wrapping_add(from as usize).cast();
+        // SAFETY: a range of a live mapping; the call moves its bytes to other memory behind the
+        // same addresses, and changes none of them.
+        // A failure leaves small pages, which serve as well, only slower.
+        let _ = unsafe { libc::madvise(address, (to - from) as usize, libc::MADV_COLLAPSE) };
+    }
+
     /// Binds the span to the pool's NUMA node, if it has one.
     fn bind(&self) -> Result<(), PoolError> {
         let Some(node) = self.region.pool.spec().numa else {
@@ -276,7 +323,7 @@ impl Span {
             libc::syscall(
                 libc::SYS_mbind,
                 self.base(),
-                self.map.len(),
+                self.bytes,
                 libc::MPOL_BIND,
                 nodes.as_ptr(),
                 nodes.len() * 64 + 1,
@@ -291,6 +338,11 @@ impl Span {
             io::Error::last_os_error(),
         ))
     }
+}
+
+/// The whole extents within a range.
+const fn whole_extents(from: u64, to: u64) -> (u64, u64) {
+    (from.next_multiple_of(EXTENT_BYTES), to - to % EXTENT_BYTES)
 }
 
 /// A part of a region that is populated from its start on, and counted.
