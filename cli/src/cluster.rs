@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use mneme_client::{Client, ClientConfig};
@@ -21,6 +21,7 @@ use mneme_meta::{Catalogue, CatalogueOptions, Clock};
 use mneme_net::cert::{CA_FILE, CERT_FILE};
 use mneme_net::{CertError, HostPort, Identity, LinkOptions, Role, cert};
 use mneme_proto::map::{TableMap, TableState};
+use mneme_server::limits::BUSY_POLL_US_DEFAULT;
 use mneme_server::node::{Node, NodeHandle, NodeOptions};
 use rustix::fs::{FlockOperation, flock};
 use tokio::task::JoinSet;
@@ -87,6 +88,7 @@ impl Cluster {
                 identity: certs.identity(Role::Node, &name)?,
                 domain: name.clone(),
                 http: options.http.map(free_port),
+                busy_poll: Duration::from_micros(BUSY_POLL_US_DEFAULT),
             };
             starting.spawn_blocking(move || Node::start(node).map(|node| (name, node)));
         }

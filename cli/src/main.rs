@@ -13,6 +13,11 @@
 // Comments of arguments are help texts that a terminal shows as they are: `dram:SIZE[,numa=N]`.
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
+/// The system's own gives packet buffers back to the kernel after each answer and has them cleared
+/// again for the next.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod cli;
 mod cluster;
 mod commands;

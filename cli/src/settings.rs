@@ -13,13 +13,14 @@ use clap::{Arg, ArgAction, Command};
 use mneme_client::ClientConfig;
 
 /// Keys of the file that configure clients rather than stand for an option.
-const CLIENT_KEYS: [&str; 7] = [
+const CLIENT_KEYS: [&str; 8] = [
     "catalogue",
     "identity",
     "tenant",
     "deadline",
     "connect_timeout",
     "coalesce_us",
+    "busy_poll_us",
     "segmentation_offload",
 ];
 

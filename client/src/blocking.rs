@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mneme_net::BusyPoll;
 use mneme_proto::control::{ClusterStatus, SealedReplica, TableSummary};
 use mneme_proto::frame::{PushMode, Status};
 use mneme_proto::ids::{TableGeneration, TableId};
@@ -28,6 +29,7 @@ use crate::table::TableReport;
 pub struct Client {
     inner: crate::Client,
     runtime: Arc<Runtime>,
+    busy: Arc<BusyPoll>,
 }
 
 /// [`crate::Table`] for blocking callers.
@@ -35,6 +37,7 @@ pub struct Client {
 pub struct Table {
     inner: crate::Table,
     runtime: Arc<Runtime>,
+    busy: Arc<BusyPoll>,
 }
 
 /// [`crate::Loader`] for blocking callers.
@@ -64,10 +67,13 @@ impl Client {
                 field: "runtime",
                 why: e.to_string(),
             })?;
+        let busy = BusyPoll::new(Duration::from_micros(config.busy_poll_us));
         let inner = runtime.block_on(crate::Client::connect(config))?;
+        runtime.spawn(Arc::clone(&busy).run());
         Ok(Self {
             inner,
             runtime: Arc::new(runtime),
+            busy,
         })
     }
 
@@ -137,11 +143,20 @@ impl Client {
         Table {
             inner,
             runtime: self.runtime.clone(),
+            busy: Arc::clone(&self.busy),
         }
     }
 }
 
 impl Table {
+    /// Drives a call, polling for its answers ([`BusyPoll`]).
+    fn wait<F: Future>(&self, call: F) -> F::Output {
+        self.busy.begin();
+        let output = self.runtime.block_on(call);
+        self.busy.end();
+        output
+    }
+
     /// See [`crate::Table::spec`].
     #[must_use]
     pub fn spec(&self) -> Arc<TableSpec> {
@@ -182,7 +197,7 @@ impl Table {
         out: &mut [u8],
         options: &PullOptions,
     ) -> Result<Vec<Status>, ClientError> {
-        self.runtime.block_on(self.inner.pull(keys, out, options))
+        self.wait(self.inner.pull(keys, out, options))
     }
 
     /// See [`crate::Table::pull_into`].
@@ -196,8 +211,7 @@ impl Table {
         statuses: &mut [Status],
         options: &PullOptions,
     ) -> Result<(), ClientError> {
-        self.runtime
-            .block_on(self.inner.pull_into(keys, out, statuses, options))
+        self.wait(self.inner.pull_into(keys, out, statuses, options))
     }
 
     /// See [`crate::Table::pull_f32`].
@@ -210,8 +224,7 @@ impl Table {
         out: &mut [f32],
         options: &PullOptions,
     ) -> Result<Vec<Status>, ClientError> {
-        self.runtime
-            .block_on(self.inner.pull_f32(keys, out, options))
+        self.wait(self.inner.pull_f32(keys, out, options))
     }
 
     /// See [`crate::Table::pull_partial`].
@@ -224,8 +237,7 @@ impl Table {
         out: &mut [u8],
         options: &PullOptions,
     ) -> Result<PartialPull, ClientError> {
-        self.runtime
-            .block_on(self.inner.pull_partial(keys, out, options))
+        self.wait(self.inner.pull_partial(keys, out, options))
     }
 
     /// See [`crate::Table::push`].
@@ -239,8 +251,7 @@ impl Table {
         values: impl Into<Values<'v>>,
         options: &PushOptions,
     ) -> Result<PushReport, ClientError> {
-        self.runtime
-            .block_on(self.inner.push(mode, keys, values, options))
+        self.wait(self.inner.push(mode, keys, values, options))
     }
 
     /// See [`crate::Table::where_key`].

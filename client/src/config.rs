@@ -10,7 +10,9 @@ use mneme_net::HostPort;
 use mneme_net::addr::AddrError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::limits::{COALESCE_US_DEFAULT, CONFIG_BYTES_MAX, CONNECT_TIMEOUT, DEADLINE_DEFAULT};
+use crate::limits::{
+    BUSY_POLL_US_DEFAULT, COALESCE_US_DEFAULT, CONFIG_BYTES_MAX, CONNECT_TIMEOUT, DEADLINE_DEFAULT,
+};
 
 /// Names the configuration file.
 pub const CONFIG_VARIABLE: &str = "MNEME_CONFIG";
@@ -28,6 +30,7 @@ pub const TENANT_DEFAULT: &str = "default";
 /// deadline = "5s"                  # of a call that names none
 /// connect_timeout = "3s"
 /// coalesce_us = 20                 # 0 turns the coalescer off
+/// busy_poll_us = 1000              # 0: a blocking call sleeps while it waits
 /// segmentation_offload = true      # false for network cards that lose such packets
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +53,10 @@ pub struct ClientConfig {
     /// How long a small pull may wait for others to share its frame, µs; 0 turns it off.
     #[serde(default = "coalesce_default")]
     pub coalesce_us: u64,
+    /// How long a blocking client looks for an answer before it sleeps, µs; 0 turns that off. It
+    /// does so only while answers come within that time.
+    #[serde(default = "busy_poll_default")]
+    pub busy_poll_us: u64,
     /// Send several packets with one system call (GSO).
     #[serde(default = "yes")]
     pub segmentation_offload: bool,
@@ -98,6 +105,7 @@ impl ClientConfig {
             deadline: DEADLINE_DEFAULT,
             connect_timeout: CONNECT_TIMEOUT,
             coalesce_us: COALESCE_US_DEFAULT,
+            busy_poll_us: BUSY_POLL_US_DEFAULT,
             segmentation_offload: true,
         }
     }
@@ -195,6 +203,10 @@ fn connect_default() -> Duration {
 
 fn coalesce_default() -> u64 {
     COALESCE_US_DEFAULT
+}
+
+fn busy_poll_default() -> u64 {
+    BUSY_POLL_US_DEFAULT
 }
 
 fn yes() -> bool {

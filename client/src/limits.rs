@@ -33,6 +33,10 @@ pub const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Default bound of the coalescer: how long a small pull waits for others to join (DESIGN 7).
 pub const COALESCE_US_DEFAULT: u64 = 20;
 
+/// Default bound of a blocking client's busy polling: calls of a thousand rows are answered within
+/// it; those that take longer do not feel a wake-up.
+pub const BUSY_POLL_US_DEFAULT: u64 = 1000;
+
 /// A pull that brings more keys for one node goes straight through: joining others would save it
 /// a small part of its time and cost a copy of all its rows.
 pub const COALESCE_KEYS_MAX: usize = 256;
@@ -40,9 +44,10 @@ pub const COALESCE_KEYS_MAX: usize = 256;
 /// A joint frame of this many keys is full.
 pub const COALESCED_FRAME_KEYS: usize = 2048;
 
-/// Bytes of rows that one pull frame asks for. Large enough that a frame's fixed costs vanish,
-/// small enough that the node copies the next rows while these travel.
-pub const FRAME_ROWS_BYTES: usize = 96 << 10;
+/// Bytes of rows that one pull frame asks for. Large enough that a frame's fixed costs vanish
+/// (smaller frames, which a node could gather while others travel, were measured slower), small
+/// enough that a node's other callers are not held up by one.
+pub const FRAME_ROWS_BYTES: usize = 1 << 20;
 
 /// Frames of one pull or push in flight. More would only queue in the same links.
 pub const FRAMES_IN_FLIGHT: usize = 8;

@@ -103,9 +103,8 @@ impl Region {
                 map.map(|map| (MmapRaw::from(map), 0))
             }
         };
-        let (map, skip) = map.map_err(|e| {
-            PoolError::system(format!("mapping {bytes} bytes of {}", self.name), e)
-        })?;
+        let (map, skip) = map
+            .map_err(|e| PoolError::system(format!("mapping {bytes} bytes of {}", self.name), e))?;
         let span = Span {
             region: Arc::clone(self),
             map,

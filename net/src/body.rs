@@ -109,8 +109,13 @@ impl Buf for Body {
             self.bytes -= count;
             return taken;
         }
-        let mut whole = BytesMut::zeroed(count);
-        self.copy_to_slice(&mut whole);
+        let mut whole = BytesMut::with_capacity(count);
+        while whole.len() < count {
+            let chunk = self.chunk();
+            let more = chunk.len().min(count - whole.len());
+            whole.extend_from_slice(&chunk[..more]);
+            self.advance(more);
+        }
         whole.freeze()
     }
 }

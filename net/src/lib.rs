@@ -21,6 +21,7 @@
 
 pub mod addr;
 pub mod body;
+pub mod busy;
 pub mod catalogue;
 pub mod cert;
 mod date;
@@ -39,6 +40,7 @@ mod tls;
 
 pub use addr::HostPort;
 pub use body::Body;
+pub use busy::BusyPoll;
 pub use catalogue::{CatalogueError, CatalogueLink};
 pub use cert::{CertError, Principal, Role, init_authority, issue};
 pub use endpoint::{Endpoint, EndpointStats};

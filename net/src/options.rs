@@ -11,9 +11,9 @@ use quinn::{AckFrequencyConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use socket2::{Domain, Protocol, Type};
 
 use crate::limits::{
-    IDLE_TIMEOUT, INITIAL_RTT, INITIAL_WINDOW_BYTES, KEEP_ALIVE, LINK_WINDOW_BYTES,
-    LOOPBACK_MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN, RELOAD_INTERVAL, SEND_WINDOW_BYTES,
-    SOCKET_BUFFER_BYTES, STREAM_WINDOW_BYTES, STREAMS_DEFAULT,
+    ACK_AFTER_PACKETS, IDLE_TIMEOUT, INITIAL_RTT, INITIAL_WINDOW_BYTES, KEEP_ALIVE,
+    LINK_WINDOW_BYTES, LOOPBACK_MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN, RELOAD_INTERVAL,
+    SEND_WINDOW_BYTES, SOCKET_BUFFER_BYTES, STREAM_WINDOW_BYTES, STREAMS_DEFAULT,
 };
 
 /// Options of an endpoint's links.
@@ -99,6 +99,9 @@ fn transport(options: &LinkOptions, end: End, mtu_start: u16, mtu_max: u16) -> T
     discovery.upper_bound(mtu_max);
     let mut congestion = CubicConfig::default();
     congestion.initial_window(INITIAL_WINDOW_BYTES);
+    // The peer answers most requests anyway, and its answer carries the acknowledgement.
+    let mut acks = AckFrequencyConfig::default();
+    acks.ack_eliciting_threshold(ACK_AFTER_PACKETS.into());
     let idle = VarInt::try_from(options.idle_timeout.as_millis() as u64).unwrap_or(VarInt::MAX);
 
     let mut config = TransportConfig::default();
@@ -107,7 +110,7 @@ fn transport(options: &LinkOptions, end: End, mtu_start: u16, mtu_max: u16) -> T
         .mtu_discovery_config(Some(discovery))
         .enable_segmentation_offload(options.segmentation_offload)
         .congestion_controller_factory(Arc::new(congestion))
-        .ack_frequency_config(Some(AckFrequencyConfig::default()))
+        .ack_frequency_config(Some(acks))
         .initial_rtt(INITIAL_RTT)
         .stream_receive_window(STREAM_WINDOW_BYTES.into())
         .receive_window(LINK_WINDOW_BYTES.into())

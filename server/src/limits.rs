@@ -28,6 +28,10 @@ pub const REPLY_WAIT: Duration = Duration::from_secs(2);
 /// Requests of one link that are worked on at a time; more wait in their streams.
 pub const REQUESTS_PER_LINK: usize = 256;
 
+/// How long the serving thread looks for the next request before it sleeps, default. A client
+/// that calls again at once is back within it.
+pub const BUSY_POLL_US_DEFAULT: u64 = 300;
+
 /// Links that a node serves. Each holds a few windows' worth of buffers at most.
 pub const LINKS_MAX: usize = 16_384;
 
@@ -94,8 +98,3 @@ const _: () = assert!(REPLY_BYTES_MAX / REPLY_UNIT_BYTES <= u32::MAX as usize);
 const _: () = assert!(SCAN_BYTES_MAX < CONTROL_BODY_BYTES_MAX as usize);
 const _: () = assert!(NODE_LEASE_HELD.as_millis() * 10 <= NODE_LEASE.as_millis() * 9);
 const _: () = assert!(HEARTBEAT_INTERVAL.as_millis() * 4 < NODE_LEASE_HELD.as_millis());
-
-/// Answers from this size on take turns on the serving thread, so that the transport can send one
-/// while the next is gathered. Smaller ones would pay more for the passage through the runtime
-/// that a turn costs; the size itself is chosen, not measured.
-pub const TURN_BYTES: usize = 32 << 10;

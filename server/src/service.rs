@@ -2,23 +2,20 @@
 //! engine; what takes long goes to the background runtime, so that no pull waits behind it.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
-use mneme_net::{Endpoint, Link, NetError, Request, Role};
+use mneme_net::{BusyPoll, Endpoint, Link, NetError, Request, Role};
 use mneme_proto::codec;
 use mneme_proto::control::{NodeRequest, NodeResponse};
 use mneme_proto::frame::{FrameHeader, FrameKind, PullView, PushView};
 use mneme_proto::ids::TableId;
 use mneme_proto::refusal::Refusal;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::engine::{Engine, Scratch};
-use crate::limits::{LINKS_MAX, REQUESTS_PER_LINK, TURN_BYTES};
+use crate::limits::{LINKS_MAX, REQUESTS_PER_LINK};
 use crate::node::Node;
 use crate::pull;
 use crate::push;
@@ -30,53 +27,21 @@ struct Service {
     engine: Arc<Engine>,
     /// Borrowed between awaits only.
     scratch: RefCell<Scratch>,
-    /// Large answers take turns, so that one is on its way before the next is gathered.
-    turns: Arc<Semaphore>,
+    busy: Arc<BusyPoll>,
 }
 
-/// An answer, and the turn that it took if it is a large one.
-struct Answer {
-    kind: FrameKind,
-    body: Vec<Bytes>,
-    turn: Option<OwnedSemaphorePermit>,
-}
-
-impl Answer {
-    fn new(kind: FrameKind, body: Vec<Bytes>) -> Self {
-        Self {
-            kind,
-            body,
-            turn: None,
-        }
-    }
-
-    /// Hands the answer to the transport and lets that send before the turn passes on. Whoever
-    /// reads slowly holds nobody up: the turn is over after one poll.
-    async fn send(self, request: Request) -> Result<(), NetError> {
-        let mut answering = pin!(request.answer(self.kind, self.body));
-        if let Some(turn) = self.turn {
-            let at_once = poll_fn(|cx| Poll::Ready(answering.as_mut().poll(cx))).await;
-            tokio::task::yield_now().await;
-            drop(turn);
-            if let Poll::Ready(sent) = at_once {
-                return sent;
-            }
-        }
-        answering.await
-    }
-}
-
-/// An answer, or the refusal of the whole request.
-type Answered = Result<Answer, Refusal>;
+/// An answer's kind and body, or the refusal of the whole request.
+type Answered = Result<(FrameKind, Vec<Bytes>), Refusal>;
 
 /// Accepts links until the endpoint is closed. Runs within a `LocalSet`.
-pub(crate) async fn serve(endpoint: Endpoint, node: Arc<Node>) {
+pub(crate) async fn serve(endpoint: Endpoint, node: Arc<Node>, busy: Arc<BusyPoll>) {
+    tokio::task::spawn_local(Arc::clone(&busy).run());
     let engine = Arc::clone(node.engine());
     let service = Rc::new(Service {
         node,
         engine,
         scratch: RefCell::default(),
-        turns: Arc::new(Semaphore::new(1)),
+        busy,
     });
     let places = Arc::new(Semaphore::new(LINKS_MAX));
     while let Some(link) = endpoint.accept().await {
@@ -119,17 +84,20 @@ impl Service {
 
     async fn serve_request(&self, mut request: Request) -> Result<(), NetError> {
         let (header, kind, body) = request.read().await?;
+        self.busy.end();
         let answered = match self.permit(&request, kind) {
             Ok(()) => self.answer(header, kind, body.into_contiguous()).await,
             Err(refusal) => Err(refusal),
         };
-        match answered {
-            Ok(answer) => answer.send(request).await,
+        let sent = match answered {
+            Ok((kind, body)) => request.answer(kind, body).await,
             Err(refusal) => {
                 self.engine.metrics.refused(&refusal);
                 request.refuse(&refusal).await
             }
-        }
+        };
+        self.busy.begin();
+        sent
     }
 
     /// Rows are a client's business; nodes and the catalogue have none with a node yet.
@@ -170,19 +138,9 @@ impl Service {
             Ok(place) => place,
             Err(_) => self.engine.replies.place(layout.bytes).await?,
         };
-        let turn = if layout.bytes < TURN_BYTES {
-            None
-        } else {
-            // The semaphore is never closed.
-            Arc::clone(&self.turns).acquire_owned().await.ok()
-        };
         let scratch = &mut self.scratch.borrow_mut();
         let body = self.engine.pull(&table, &view, layout, place, scratch);
-        Ok(Answer {
-            kind: FrameKind::Pulled,
-            body,
-            turn,
-        })
+        Ok((FrameKind::Pulled, body))
     }
 
     async fn push(&self, body: &[u8]) -> Answered {
@@ -198,10 +156,8 @@ impl Service {
                 .await?;
         }
         let scratch = &mut self.scratch.borrow_mut();
-        Ok(Answer::new(
-            FrameKind::Pushed,
-            self.engine.push(&table, &view, scratch),
-        ))
+        let body = self.engine.push(&table, &view, scratch);
+        Ok((FrameKind::Pushed, body))
     }
 
     async fn load(&self, body: Bytes) -> Answered {
@@ -274,8 +230,8 @@ impl Service {
     }
 }
 
-fn control_answer(answer: &NodeResponse) -> Answer {
-    Answer::new(FrameKind::Control, vec![codec::encode_bytes(answer)])
+fn control_answer(answer: &NodeResponse) -> (FrameKind, Vec<Bytes>) {
+    (FrameKind::Control, vec![codec::encode_bytes(answer)])
 }
 
 fn malformed(error: impl std::error::Error) -> Refusal {

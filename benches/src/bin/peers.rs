@@ -4,9 +4,13 @@
 //! then falls on all of them alike.
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use mneme_benches::report::Table;
 use mneme_benches::{bare_gather, bare_quinn, engine, mneme, redis};
+
+/// For all clients alike; the one of the `mneme` binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Compares mneme with redis, a bare quinn transfer and a bare gather loop.
 #[derive(Debug, Parser)]
@@ -26,6 +30,20 @@ struct Options {
     /// Rounds over all peers.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
+    /// What is measured.
+    #[arg(long, value_delimiter = ',', default_values = ["engine", "pull", "push"])]
+    only: Vec<Part>,
+}
+
+/// A part of the measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The engine in process, against a bare loop.
+    Engine,
+    /// Pulls by `quic`, against redis MGET and a bare transfer.
+    Pull,
+    /// Pushes by `quic`, against redis MSET.
+    Push,
 }
 
 /// Elements of a pushed row.
@@ -36,8 +54,15 @@ const PUSH_ROWS: u64 = 262_144;
 fn main() -> Result<()> {
     let options = Options::parse();
     let mut table = Table::default();
-    engine_figures(&options, &mut table)?;
-    network_figures(&options, &mut table)?;
+    if options.only.contains(&Part::Engine) {
+        engine_figures(&options, &mut table)?;
+    }
+    if options.only.contains(&Part::Pull) {
+        pull_figures(&options, &mut table)?;
+    }
+    if options.only.contains(&Part::Push) {
+        push_figures(&options, &mut table)?;
+    }
     println!(
         "{}",
         table.markdown(&["redis", "bare quinn", "bare gather"])
@@ -85,8 +110,8 @@ fn engine_figures(options: &Options, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// `quic` pulls and pushes against redis, and pulls against the bare transfer.
-fn network_figures(options: &Options, table: &mut Table) -> Result<()> {
+/// Pulls by `quic` against redis and the bare transfer.
+fn pull_figures(options: &Options, table: &mut Table) -> Result<()> {
     let (rows, row_bytes) = (options.rows, options.row_bytes);
     let mut redis = redis::Redis::start()?;
     for first in (0..rows).step_by(4096) {
@@ -114,6 +139,14 @@ fn network_figures(options: &Options, table: &mut Table) -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Pushes by `quic` against redis.
+fn push_figures(options: &Options, table: &mut Table) -> Result<()> {
+    let mut redis = redis::Redis::start()?;
+    let dev = mneme::start("dram:4GiB");
+    let client = dev.client();
     for &batch in options.batch.iter().filter(|&&b| b >= 1024) {
         let name = format!("push f32 x {PUSH_DIM} x {batch}");
         let bytes = PUSH_DIM as usize * 4;

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use mneme_memory::PoolSpec;
 use mneme_meta::{Catalogue, CatalogueOptions, Clock};
 use mneme_net::{HostPort, Identity, LinkOptions};
+use mneme_server::limits::BUSY_POLL_US_DEFAULT;
 use mneme_server::node::{Node, NodeHandle, NodeOptions};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,6 +73,9 @@ pub struct ServerArgs {
     /// Where to serve /healthz and /metrics.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<HostPort>,
+    /// How long it looks for the next request before it sleeps, in microseconds; 0 sleeps at once.
+    #[arg(long, value_name = "US", default_value_t = BUSY_POLL_US_DEFAULT)]
+    busy_poll_us: u64,
 }
 
 /// Says that a process serves, and where.
@@ -155,6 +160,7 @@ pub fn server(args: ServerArgs, session: &Session) -> anyhow::Result<()> {
             identity,
             domain: args.domain,
             http: optional_addr(args.http.as_ref()).await?,
+            busy_poll: Duration::from_micros(args.busy_poll_us),
         };
         let terminated = terminated()?;
         tokio::pin!(terminated);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mneme_memory::{Pool, PoolError, PoolSpec};
 use mneme_net::catalogue::{CatalogueError, CatalogueLink};
-use mneme_net::{Endpoint, HostPort, Identity, LinkOptions, NetError};
+use mneme_net::{BusyPoll, Endpoint, HostPort, Identity, LinkOptions, NetError};
 use mneme_proto::control::NodeRegistration;
 use mneme_proto::refusal::Refusal;
 use tokio::runtime::{Builder, Runtime};
@@ -45,6 +45,8 @@ pub struct NodeOptions {
     pub domain: String,
     /// Where `/healthz` and `/metrics` are served.
     pub http: Option<SocketAddr>,
+    /// How long the serving thread looks for the next request before it sleeps ([`BusyPoll`]).
+    pub busy_poll: Duration,
 }
 
 /// Why a node did not start, or stopped by itself.
@@ -237,6 +239,7 @@ impl Serving {
     /// faster than several that do.
     fn spawn(options: &NodeOptions) -> Result<(Self, Endpoint), NodeError> {
         let (listen, identity) = (options.listen, options.identity.clone());
+        let busy = BusyPoll::new(options.busy_poll);
         let (bound, endpoint) = mpsc::channel();
         let (node, wanted) = oneshot::channel::<(Arc<Node>, oneshot::Receiver<()>)>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -258,7 +261,7 @@ impl Serving {
                     let Ok((node, stop)) = wanted.await else {
                         return;
                     };
-                    let served = service::serve(endpoint.clone(), Arc::clone(&node));
+                    let served = service::serve(endpoint.clone(), Arc::clone(&node), busy);
                     let accepting = tokio::task::spawn_local(served);
                     tokio::select! {
                         // Sent to or dropped: both mean stop.

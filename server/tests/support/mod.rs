@@ -16,6 +16,7 @@ use mneme_proto::control::{ShardReport, ShardStatus};
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
 use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_server::limits::BUSY_POLL_US_DEFAULT;
 use mneme_server::{Node, NodeHandle, NodeOptions};
 
 pub use client::Client;
@@ -95,6 +96,7 @@ impl World {
             identity: identity(&ca, Role::Node, "n1"),
             domain: "rack".into(),
             http: Some("127.0.0.1:0".parse().unwrap()),
+            busy_poll: Duration::from_micros(BUSY_POLL_US_DEFAULT),
         });
         let node = node.unwrap();
         until("the node to be ready", || node.ready());
