@@ -157,16 +157,13 @@ fn pull(
 /// When a push is refused.
 pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) -> Result<Figure> {
     let spec = TableSpec {
-        name: "bench".into(),
-        tenant: "default".into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, dim),
         shards: 1,
         optimizer: Optimizer::from_options(optimizer, &[])?,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(
+            "bench",
+            TableKind::Hashed,
+            RowSchema::single(Dtype::F32, dim),
+        )
     };
     let (row_bytes, state_bytes) = (spec.row_bytes(), spec.state_bytes());
     let bytes = rows * u64::from(row_bytes + state_bytes);

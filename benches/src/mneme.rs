@@ -21,16 +21,8 @@ pub fn start(pool: &str) -> Dev {
 
 fn spec(name: &str, kind: TableKind, schema: RowSchema, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        name: name.into(),
-        tenant: "default".into(),
-        kind,
-        schema,
-        shards: 0,
         optimizer,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(name, kind, schema)
     }
 }
 

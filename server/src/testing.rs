@@ -28,16 +28,8 @@ use crate::table::{MutableShard, Place, SealedSet, Table};
 /// A hashed f32 table of dim 1 and one shard, without an optimizer.
 pub fn spec(name: &str) -> TableSpec {
     TableSpec {
-        name: name.into(),
-        tenant: "default".into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, 1),
         shards: 1,
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(name, TableKind::Hashed, RowSchema::single(Dtype::F32, 1))
     }
 }
 

@@ -9,16 +9,9 @@ use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, T
 #[must_use]
 pub fn hashed(name: &str, dim: u32, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        name: name.into(),
         tenant: String::new(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, dim),
-        shards: 0,
         optimizer,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(name, TableKind::Hashed, RowSchema::single(Dtype::F32, dim))
     }
 }
 

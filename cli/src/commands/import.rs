@@ -319,21 +319,17 @@ fn existing(args: &ImportArgs, client: &Client) -> anyhow::Result<Option<TableSu
 
 fn new_spec(args: &ImportArgs, client: &Client, source: &Source) -> TableSpec {
     TableSpec {
-        name: args.name.clone(),
         tenant: client.config().tenant.clone(),
-        kind: match source.keys {
-            Some(_) => TableKind::Hashed,
-            None => TableKind::Dense {
-                rows: source.file.rows(),
+        ..TableSpec::new(
+            args.name.clone(),
+            match source.keys {
+                Some(_) => TableKind::Hashed,
+                None => TableKind::Dense {
+                    rows: source.file.rows(),
+                },
             },
-        },
-        schema: source.schema(),
-        shards: 0,
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+            source.schema(),
+        )
     }
 }
 

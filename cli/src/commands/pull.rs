@@ -138,16 +138,9 @@ mod tests {
     #[test]
     fn json_of_a_pull() {
         let spec = TableSpec {
-            name: "t".into(),
-            tenant: "default".into(),
-            kind: TableKind::Hashed,
-            schema: RowSchema::single(Dtype::F32, 2),
             shards: 1,
             optimizer: Optimizer::from_options("adagrad", &[]).expect("legal"),
-            init: Initializer::Zeros,
-            seed: 1,
-            default_value: 0.0,
-            padding_key: None,
+            ..TableSpec::new("t", TableKind::Hashed, RowSchema::single(Dtype::F32, 2))
         };
         let bytes: Vec<u8> = [0.1f32, f32::NAN, 1.0, 2.0]
             .iter()

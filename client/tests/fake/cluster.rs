@@ -226,20 +226,13 @@ impl Cluster {
             table: TableId(table),
             revision: Revision(self.world.revision.load(Ordering::SeqCst)),
             spec: TableSpec {
-                name: "t".into(),
-                tenant: "default".into(),
-                kind,
-                schema: RowSchema::single(Dtype::F32, dim),
                 shards,
                 optimizer: Optimizer::Sgd {
                     lr: 0.5,
                     momentum: 0.0,
                     weight_decay: 0.0,
                 },
-                init: Initializer::Zeros,
-                seed: 1,
-                default_value: 0.0,
-                padding_key: None,
+                ..TableSpec::new("t", kind, RowSchema::single(Dtype::F32, dim))
             },
             state: TableState::Mutable,
             generation: TableGeneration(0),

@@ -191,16 +191,10 @@ impl World {
 /// A hashed f32 table.
 pub fn spec(dim: u32, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        name: "t".into(),
-        tenant: "default".into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, dim),
         shards: 1,
         optimizer,
-        init: Initializer::Zeros,
-        seed: 1,
         default_value: 0.5,
-        padding_key: None,
+        ..TableSpec::new("t", TableKind::Hashed, RowSchema::single(Dtype::F32, dim))
     }
 }
 

@@ -74,18 +74,14 @@ fn spec(tenant: &str) -> TableSpec {
         width,
     };
     TableSpec {
-        name: TABLE.into(),
         tenant: tenant.into(),
-        kind: TableKind::Dense { rows: ROWS },
-        schema: RowSchema {
-            planes: vec![plane("codes", 256), plane("scales", 8)],
-        },
-        shards: 0,
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(
+            TABLE,
+            TableKind::Dense { rows: ROWS },
+            RowSchema {
+                planes: vec![plane("codes", 256), plane("scales", 8)],
+            },
+        )
     }
 }
 

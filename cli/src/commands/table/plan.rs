@@ -112,16 +112,8 @@ mod tests {
 
     fn spec(kind: TableKind) -> TableSpec {
         TableSpec {
-            name: "t".into(),
-            tenant: "default".into(),
-            kind,
-            schema: RowSchema::single(Dtype::U8, 264),
             shards: 32,
-            optimizer: Optimizer::None,
-            init: Initializer::Zeros,
-            seed: 1,
-            default_value: 0.0,
-            padding_key: None,
+            ..TableSpec::new("t", kind, RowSchema::single(Dtype::U8, 264))
         }
     }
 
