@@ -211,6 +211,7 @@ fn push_batches(
             mode: PushMode::Gradient,
             keys: &batch_keys,
             payload,
+            step: 0,
         };
         let outcome = shard
             .push(&part, Ok(()), data, 0, &mut effects)

@@ -14,7 +14,7 @@ use mneme_proto::ids::{
     ClusterId, Epoch, Generation, RegionId, SessionId, ShardIndex, TableGeneration, TableId,
 };
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, RowSchema, TableKind, TableSpec};
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
@@ -134,9 +134,10 @@ pub fn table(id: u64, spec: TableSpec) -> Table {
             },
             None => MutableKind::Hashed,
         };
+        let mut words = Vec::new();
         let fill = |local, row: &mut [u8], state: &mut [u8]| {
             let layout = rules.dense.as_ref().expect("dense");
-            rules.fresh(layout.row_of(shard, local), row, state);
+            rules.fresh(layout.row_of(shard, local), row, state, &mut words);
         };
         let spec = MutableSpec {
             cluster: ClusterId(1),
