@@ -17,7 +17,7 @@ use mneme_client::{LoadAt, LoadRows, PushOptions, Values};
 use mneme_proto::control::TableSummary;
 use mneme_proto::frame::PushMode;
 use mneme_proto::map::TableState;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Plane, RowSchema, TableKind, TableSpec};
 use serde::Serialize;
 
 use super::Session;
@@ -55,6 +55,9 @@ pub struct ImportArgs {
     /// Load a sealed generation and publish it whole; else the rows are assigned.
     #[arg(long)]
     seal: bool,
+    /// Leave the sealed generation to wait for `table publish`.
+    #[arg(long, requires = "seal")]
+    no_publish: bool,
     /// What to do when a key stands twice.
     #[arg(long, value_enum, value_name = "HOW", default_value = "refuse")]
     on_duplicate: OnDuplicate,
@@ -256,6 +259,7 @@ impl ImportArgs {
             dtype: None,
             create: true,
             seal: true,
+            no_publish: false,
             on_duplicate: OnDuplicate::Refuse,
         }
     }
@@ -326,7 +330,11 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
         table: args.name.clone(),
         rows: source.rows(),
         bytes: source.rows() * source.file.row_bytes() as u64,
-        state: if args.seal { "sealed" } else { "mutable" },
+        state: match (args.seal, args.no_publish) {
+            (true, true) => "waiting",
+            (true, false) => "sealed",
+            (false, _) => "mutable",
+        },
         generation: done?,
     })
 }
@@ -399,7 +407,7 @@ fn store(
 ) -> anyhow::Result<u64> {
     let progress = progress(session, source.file.rows());
     let generation = if args.seal {
-        load(session, source, table, &progress)?
+        load(args, session, source, table, &progress)?
     } else {
         let options = PushOptions {
             deadline: session.step_deadline(),
@@ -425,6 +433,7 @@ fn store(
 }
 
 fn load(
+    args: &ImportArgs,
     session: &Session,
     source: &mut Source,
     table: &Table,
@@ -442,6 +451,7 @@ fn load(
     };
     let mut loader = table.load(rows, session.step_deadline())?;
     match put_all(source, &mut loader, progress) {
+        Ok(()) if args.no_publish => Ok(loader.stage()?.0),
         Ok(()) => Ok(loader.publish()?.0),
         Err(error) => {
             loader.abandon();
