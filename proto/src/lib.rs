@@ -12,6 +12,7 @@ pub mod control;
 pub mod dense;
 pub mod dtype;
 pub mod frame;
+pub mod fuzz;
 pub mod ids;
 pub mod init;
 pub mod limits;

@@ -31,12 +31,12 @@ pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Crates of the workspace: folders with a manifest.
+/// Crates of the workspace: folders with a manifest. `fuzz` stands apart from it.
 pub fn crates() -> Vec<String> {
     let entries = std::fs::read_dir(root()).expect("the workspace is readable");
     let with_manifest = entries
         .flatten()
-        .filter(|e| e.path().join("Cargo.toml").is_file());
+        .filter(|e| e.path().join("Cargo.toml").is_file() && e.file_name() != "fuzz");
     let mut names: Vec<String> = with_manifest
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
