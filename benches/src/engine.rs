@@ -12,7 +12,7 @@ use mneme_proto::frame::{PushMode, PushPart};
 use mneme_proto::ids::{
     ClusterId, Epoch, Generation, RegionId, SessionId, ShardId, ShardIndex, TableId,
 };
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_server::shard::Shard;
 use mneme_server::shard::effects::{Effects, PartData};
 use mneme_server::shard::rules::TableRules;

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{LoadAt, LoadRows, PullOptions, PushOptions};
 use mneme_proto::frame::{PushMode, Status};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_tests::dev::Dev;
 
 use crate::report::{Figure, measure};

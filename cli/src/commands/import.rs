@@ -14,7 +14,7 @@ use mneme_client::{LoadAt, LoadRows, PushOptions, Values};
 use mneme_proto::control::TableSummary;
 use mneme_proto::frame::PushMode;
 use mneme_proto::map::TableState;
-use mneme_proto::schema::{Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Plane, RowSchema, TableKind, TableSpec};
 use serde::Serialize;
 
 use super::Session;

@@ -70,6 +70,11 @@ impl RowWriter {
             name: &column.name,
             dtype: match column.dtype {
                 Dtype::F32 => FileDtype::F32,
+                Dtype::F16 => FileDtype::F16,
+                Dtype::Bf16 => FileDtype::BF16,
+                Dtype::F8e4m3 => FileDtype::F8_E4M3,
+                Dtype::F8e5m2 => FileDtype::F8_E5M2,
+                Dtype::I8 => FileDtype::I8,
                 Dtype::U8 => FileDtype::U8,
             },
             shape: vec![rows, u64::from(column.width)],
@@ -103,6 +108,10 @@ impl RowWriter {
         }
         let descr = match dtype {
             Dtype::F32 => "<f4",
+            Dtype::F16 => "<f2",
+            Dtype::Bf16 => "<V2",
+            Dtype::F8e4m3 | Dtype::F8e5m2 => "<V1",
+            Dtype::I8 => "|i1",
             Dtype::U8 => "|u1",
         };
         let width = columns.iter().map(|c| u64::from(c.width)).sum();

@@ -106,7 +106,7 @@ pub fn free_bytes(cluster: &ClusterStatus) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema};
+    use mneme_proto::schema::{Dtype, RowSchema};
 
     use super::*;
 
