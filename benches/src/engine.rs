@@ -159,6 +159,7 @@ pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) ->
     let spec = TableSpec {
         shards: 1,
         optimizer: Optimizer::from_options(optimizer, &[])?,
+        tenant: "default".into(),
         ..TableSpec::new(
             "bench",
             TableKind::Hashed,

@@ -22,6 +22,7 @@ pub fn start(pool: &str) -> Dev {
 fn spec(name: &str, kind: TableKind, schema: RowSchema, optimizer: Optimizer) -> TableSpec {
     TableSpec {
         optimizer,
+        tenant: "default".into(),
         ..TableSpec::new(name, kind, schema)
     }
 }

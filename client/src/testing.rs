@@ -16,6 +16,7 @@ pub(crate) fn spec(kind: TableKind, dim: u32, shards: u32) -> TableSpec {
             momentum: 0.0,
             weight_decay: 0.0,
         },
+        tenant: "default".into(),
         ..TableSpec::new("t", kind, RowSchema::single(Dtype::F32, dim))
     }
 }

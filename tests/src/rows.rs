@@ -9,7 +9,6 @@ use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 #[must_use]
 pub fn hashed(name: &str, dim: u32, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        tenant: String::new(),
         optimizer,
         ..TableSpec::new(name, TableKind::Hashed, RowSchema::single(Dtype::F32, dim))
     }

@@ -142,6 +142,7 @@ mod tests {
         let spec = TableSpec {
             shards: 1,
             optimizer: Optimizer::from_options("adagrad", &[]).expect("legal"),
+            tenant: "default".into(),
             ..TableSpec::new("t", TableKind::Hashed, RowSchema::single(Dtype::F32, 2))
         };
         let bytes: Vec<u8> = [0.1f32, f32::NAN, 1.0, 2.0]

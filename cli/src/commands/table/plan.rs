@@ -113,6 +113,7 @@ mod tests {
     fn spec(kind: TableKind) -> TableSpec {
         TableSpec {
             shards: 32,
+            tenant: "default".into(),
             ..TableSpec::new("t", kind, RowSchema::single(Dtype::U8, 264))
         }
     }
