@@ -12,7 +12,7 @@ use mneme_proto::frame::{PushMode, PushPart};
 use mneme_proto::ids::{
     ClusterId, Epoch, Generation, RegionId, SessionId, ShardId, ShardIndex, TableId,
 };
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_server::shard::Shard;
 use mneme_server::shard::effects::{Effects, PartData};
 use mneme_server::shard::rules::TableRules;
@@ -159,6 +159,7 @@ pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) ->
     let spec = TableSpec {
         shards: 1,
         optimizer: Optimizer::from_options(optimizer, &[])?,
+        tenant: "default".into(),
         ..TableSpec::new(
             "bench",
             TableKind::Hashed,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{LoadAt, LoadRows, PullOptions, PushOptions};
 use mneme_proto::frame::{PushMode, Status};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_tests::dev::Dev;
 
 use crate::report::{Figure, measure};
@@ -22,6 +22,7 @@ pub fn start(pool: &str) -> Dev {
 fn spec(name: &str, kind: TableKind, schema: RowSchema, optimizer: Optimizer) -> TableSpec {
     TableSpec {
         optimizer,
+        tenant: "default".into(),
         ..TableSpec::new(name, kind, schema)
     }
 }

@@ -18,7 +18,7 @@ use crate::limits::{
 pub const CONFIG_VARIABLE: &str = "MNEME_CONFIG";
 
 /// The tenant of clients that name none.
-pub use mneme_proto::schema::TENANT_DEFAULT;
+pub const TENANT_DEFAULT: &str = "default";
 
 /// Everything that a client needs to know. In TOML:
 ///

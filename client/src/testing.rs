@@ -3,7 +3,7 @@
 use mneme_proto::codec;
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 
 use crate::router::Router;
 
@@ -16,6 +16,7 @@ pub(crate) fn spec(kind: TableKind, dim: u32, shards: u32) -> TableSpec {
             momentum: 0.0,
             weight_decay: 0.0,
         },
+        tenant: "default".into(),
         ..TableSpec::new("t", kind, RowSchema::single(Dtype::F32, dim))
     }
 }

@@ -15,9 +15,6 @@ use crate::limits::{DENSE_ROWS_MAX, NAME_BYTES_MAX, PLANES_MAX, ROW_BYTES_MAX, S
 use crate::numeric::narrow;
 pub use crate::optimizer::{Adam, Decay, EpsForm, Optimizer, OptionValue, StatePart, StepBy};
 
-/// The tenant of whoever names none.
-pub const TENANT_DEFAULT: &str = "default";
-
 /// One column group of a row.
 #[derive(
     Debug,
@@ -214,7 +211,7 @@ impl Rounding {
 pub struct TableSpec {
     /// Its name, unique within the tenant.
     pub name: String,
-    /// The tenant that owns it.
+    /// The tenant that owns it; empty in a client's request for its own.
     pub tenant: String,
     /// Hashed or dense.
     pub kind: TableKind,
@@ -279,13 +276,13 @@ pub fn validate_name(field: &str, name: &str) -> Result<(), SchemaError> {
 }
 
 impl TableSpec {
-    /// A table of the default tenant with default shards, zeros for new and absent rows, and no
-    /// optimizer.
+    /// A table with default shards, zeros for new and absent rows, and no optimizer. Its tenant
+    /// is left open: a client that creates it fills in its own.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: TableKind, schema: RowSchema) -> Self {
         Self {
             name: name.into(),
-            tenant: TENANT_DEFAULT.into(),
+            tenant: String::new(),
             kind,
             schema,
             shards: 0,

@@ -29,6 +29,7 @@ use crate::table::{MutableShard, Place, SealedSet, Table};
 pub fn spec(name: &str) -> TableSpec {
     TableSpec {
         shards: 1,
+        tenant: "default".into(),
         ..TableSpec::new(name, TableKind::Hashed, RowSchema::single(Dtype::F32, 1))
     }
 }

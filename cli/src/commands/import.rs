@@ -46,7 +46,7 @@ pub struct ImportArgs {
     /// are taken as their two's complement: -1 is key 18446744073709551615.
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// What bytes without a type are: npy has none for bf16 (<V2) and fp8 (|V1 or |u1).
+    /// What bytes without a type are: npy has none for bf16 (<V2) and fp8 (<V1, or |u1).
     #[arg(long, value_name = "D")]
     dtype: Option<Dtype>,
     /// Make the table: dense, or hashed where there are keys.

@@ -8,8 +8,8 @@ const NAMES: [(Dtype, &str, &str); 7] = [
     (Dtype::F32, "<f4", "F32"),
     (Dtype::F16, "<f2", "F16"),
     (Dtype::Bf16, "<V2", "BF16"),
-    (Dtype::F8e4m3, "|V1", "F8_E4M3"),
-    (Dtype::F8e5m2, "|V1", "F8_E5M2"),
+    (Dtype::F8e4m3, "<V1", "F8_E4M3"),
+    (Dtype::F8e5m2, "<V1", "F8_E5M2"),
     (Dtype::I8, "|i1", "I8"),
     (Dtype::U8, "|u1", "U8"),
 ];
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn untyped_bytes_need_a_word() {
-        let error = Element::Untyped(1).row_dtype("|V1", None).expect_err("untyped");
+        let error = Element::Untyped(1).row_dtype("<V1", None).expect_err("untyped");
         assert!(error.contains("--dtype") && error.contains("u8"), "{error}");
         let f32 = Element::of_npy("<f4").0;
         let error = f32.row_dtype("<f4", Some(Dtype::U8)).expect_err("another");

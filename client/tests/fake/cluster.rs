@@ -14,7 +14,7 @@ use mneme_proto::frame::FrameKind;
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
@@ -232,6 +232,7 @@ impl Cluster {
                     momentum: 0.0,
                     weight_decay: 0.0,
                 },
+                tenant: "default".into(),
                 ..TableSpec::new("t", kind, RowSchema::single(Dtype::F32, dim))
             },
             state: TableState::Mutable,

@@ -88,6 +88,7 @@ mod tests {
                 },
                 seed: 7,
                 padding_key: Some(u64::MAX),
+                tenant: "default".into(),
                 ..TableSpec::new(
                     "t",
                     TableKind::Dense { rows: 30_522 },

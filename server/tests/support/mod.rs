@@ -194,6 +194,7 @@ pub fn spec(dim: u32, optimizer: Optimizer) -> TableSpec {
         shards: 1,
         optimizer,
         default_value: 0.5,
+        tenant: "default".into(),
         ..TableSpec::new("t", TableKind::Hashed, RowSchema::single(Dtype::F32, dim))
     }
 }

@@ -6,7 +6,7 @@ use anyhow::bail;
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{LoadAt, LoadRows, PullOptions};
 use mneme_proto::mix64::mix64;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Plane, RowSchema, TableKind, TableSpec};
 
 use super::{Line, Timed, say};
 use crate::commands::Session;

@@ -106,13 +106,14 @@ pub fn free_bytes(cluster: &ClusterStatus) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema};
+    use mneme_proto::schema::{Dtype, RowSchema};
 
     use super::*;
 
     fn spec(kind: TableKind) -> TableSpec {
         TableSpec {
             shards: 32,
+            tenant: "default".into(),
             ..TableSpec::new("t", kind, RowSchema::single(Dtype::U8, 264))
         }
     }
