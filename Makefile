@@ -17,7 +17,7 @@ help: ## List the targets.
 
 demo: ## Build, fetch a real table, and run the demo.
 	python3 scripts/demo_table.py $(DEMO_TABLE)
-	$(CARGO) build --locked --release --bin mneme
+	$(CARGO) build --locked --release --all-features --bin mneme
 	$(TARGET)/release/mneme demo --table $(DEMO_TABLE) --tensor $(DEMO_TENSOR)
 
 build: ## Build the `mneme` binary: release, all features.
@@ -28,7 +28,7 @@ test: test-loom test-address test-miri test-doc test-workspace ## Run all tests 
 
 # The process tests run the real binary, so it is built first, in the tests' profile.
 test-workspace:
-	$(CARGO) build --locked --workspace --bins --examples
+	$(CARGO) build --locked --workspace --all-features --bins --examples
 	scripts/run_tests
 
 # What documentation shows must compile and run.
@@ -61,7 +61,7 @@ lint: ## Format, clippy, rustdoc and the house rules, all without warnings.
 soak: ## Long runs, not in CI: property tests with many cases, deeper loom, process tests repeated.
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release -p mneme-proto -p mneme-memory -p mneme-net -p mneme-meta -p mneme-server -p mneme-client
 	LOOM_MAX_PREEMPTIONS=5 RUSTFLAGS="--cfg loom -A dead_code -A unused" $(CARGO) test --locked --release -p mneme-memory --lib --target-dir $(TARGET)/loom
-	$(CARGO) build --locked --workspace --bins --examples
+	$(CARGO) build --locked --workspace --all-features --bins --examples
 	for round in {1..20}; do $(CARGO) test --locked -p mneme-tests || exit 1; done
 
 # One target at a time: two cargo processes would only wait for each other.

@@ -328,11 +328,7 @@ impl Loader {
     }
 
     /// Groups keyed rows by shard; each takes the next slot of its shard.
-    fn keyed_frames(
-        &mut self,
-        keys: &[u64],
-        rows: &[u8],
-    ) -> Result<Vec<LoadFrame>, ClientError> {
+    fn keyed_frames(&mut self, keys: &[u64], rows: &[u8]) -> Result<Vec<LoadFrame>, ClientError> {
         let row_bytes = self.router.spec.row_bytes() as usize;
         let frame_rows = self.frame_rows();
         let mut open: Vec<Option<usize>> = vec![None; self.router.shards() as usize];
@@ -411,9 +407,9 @@ async fn send(
                     Ok(NodeResponse::Done) => return Ok(()),
                     Ok(NodeResponse::Refused(refusal)) => ControlFault::Refused(refusal),
                     Ok(other) => return Err(crate::table::unexpected(route, &other)),
-                    Err(error) => ControlFault::Node(crate::error::NodeFault::Malformed(
-                        error.to_string(),
-                    )),
+                    Err(error) => {
+                        ControlFault::Node(crate::error::NodeFault::Malformed(error.to_string()))
+                    }
                 }
             }
             Exchanged::Refused(refusal) => ControlFault::Refused(refusal),

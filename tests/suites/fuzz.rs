@@ -18,7 +18,10 @@ const INPUT_BYTES_MAX: usize = 1 << 16;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number")),
+    )
 }
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -89,8 +92,8 @@ fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut StdRng) {
 /// Runs a target over its corpus and mutations of it.
 fn run(target: &str, parse: fn(&[u8])) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seed = variable("MNEME_FUZZ_SEED")
-        .unwrap_or_else(|| now.map_or(0, |now| now.as_micros() as u64));
+    let seed =
+        variable("MNEME_FUZZ_SEED").unwrap_or_else(|| now.map_or(0, |now| now.as_micros() as u64));
     let runs = variable("MNEME_FUZZ_RUNS").unwrap_or(RUNS);
     println!("fuzz target {target}: MNEME_FUZZ_SEED={seed} MNEME_FUZZ_RUNS={runs}");
     let corpus = corpus(target);
@@ -106,7 +109,10 @@ fn run(target: &str, parse: fn(&[u8])) {
         if std::panic::catch_unwind(|| parse(&input)).is_err() {
             let path = std::env::temp_dir().join(format!("mneme-fuzz-{target}-{seed}"));
             std::fs::write(&path, &input).expect("the temporary directory is writable");
-            panic!("{target} fails with seed {seed}: the input is {}", path.display());
+            panic!(
+                "{target} fails with seed {seed}: the input is {}",
+                path.display()
+            );
         }
     }
 }

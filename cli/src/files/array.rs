@@ -126,9 +126,8 @@ impl Array {
             return Err(FileError::unsuitable(path, why));
         }
         // The file has these bytes: its length was checked against its header.
-        let count = usize::try_from(self.shape[0]).map_err(|_| {
-            FileError::unsuitable(path, "more keys than this machine can address")
-        })?;
+        let count = usize::try_from(self.shape[0])
+            .map_err(|_| FileError::unsuitable(path, "more keys than this machine can address"))?;
         let mut keys = Vec::with_capacity(count);
         self.source.pass(self.offset, count as u64 * 8, |piece| {
             let words = piece.as_chunks::<8>().0.iter();

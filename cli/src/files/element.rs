@@ -122,7 +122,9 @@ mod tests {
 
     #[test]
     fn untyped_bytes_need_a_word() {
-        let error = Element::Untyped(1).row_dtype("<V1", None).expect_err("untyped");
+        let error = Element::Untyped(1)
+            .row_dtype("<V1", None)
+            .expect_err("untyped");
         assert!(error.contains("--dtype") && error.contains("u8"), "{error}");
         let f32 = Element::of_npy("<f4").0;
         let error = f32.row_dtype("<f4", Some(Dtype::U8)).expect_err("another");

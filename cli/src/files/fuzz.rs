@@ -30,8 +30,7 @@ pub fn safetensors(data: &[u8]) {
 /// An index of safetensors files beside two valid ones.
 pub fn safetensors_index(data: &[u8]) {
     let shard = |name: &str| {
-        let json =
-            format!(r#"{{"{name}":{{"dtype":"U8","shape":[2,4],"data_offsets":[0,8]}}}}"#);
+        let json = format!(r#"{{"{name}":{{"dtype":"U8","shape":[2,4],"data_offsets":[0,8]}}}}"#);
         let length = (json.len() as u64).to_le_bytes();
         [&length[..], json.as_bytes(), &[7; 8]].concat()
     };

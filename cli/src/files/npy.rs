@@ -80,7 +80,9 @@ fn check_size(header: &Header, bytes: u64) -> Result<(), String> {
     if want == bytes {
         return Ok(());
     }
-    Err(format!("its header describes {want} B, the file has {bytes} B"))
+    Err(format!(
+        "its header describes {want} B, the file has {bytes} B"
+    ))
 }
 
 /// How many bytes of a file's start hold its header, from the first 12 of them.

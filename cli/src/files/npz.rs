@@ -24,7 +24,10 @@ use crate::limits::DEFLATE_RATIO_MAX;
 pub(super) fn arrays(path: &Path) -> Result<Vec<Array>, FileError> {
     let source = Source::open(path)?;
     let members = zip::members(&source)?;
-    members.iter().map(|member| array(&source, member)).collect()
+    members
+        .iter()
+        .map(|member| array(&source, member))
+        .collect()
 }
 
 fn array(source: &Arc<Source>, member: &Member) -> Result<Array, FileError> {

@@ -172,7 +172,9 @@ fn beside(
             return Err(malformed(why));
         };
         let mut crc = 0;
-        source.pass(0, source.bytes, |piece| crc = crc32c::crc32c_append(crc, piece))?;
+        source.pass(0, source.bytes, |piece| {
+            crc = crc32c::crc32c_append(crc, piece)
+        })?;
         if crc != want {
             let why = format!("'{name}' has the crc32c {crc:08x}, not {want:08x}: it is damaged");
             return Err(malformed(why));

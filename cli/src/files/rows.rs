@@ -150,7 +150,9 @@ impl RowFile {
             let dtype = array
                 .element
                 .row_dtype(&array.written, asked)
-                .map_err(|why| FileError::unsuitable(path, format!("{what}: its elements {why}")))?;
+                .map_err(|why| {
+                    FileError::unsuitable(path, format!("{what}: its elements {why}"))
+                })?;
             let &[its_rows, width] = &array.shape[..] else {
                 let why = format!("rows are a 2-D array, {what} is {}", array.axes());
                 return Err(FileError::unsuitable(path, why));

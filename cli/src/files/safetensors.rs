@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde::de::value::{Error as WordError, StrDeserializer};
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, Visitor};
 
+use super::FileError;
 use super::array::{Array, Source};
 use super::element::Element;
-use super::FileError;
 use crate::limits::SAFETENSORS_HEADER_BYTES_MAX;
 
 /// A tensor as the header describes it.
@@ -103,10 +103,13 @@ fn parse(json: &[u8], source: &Arc<Source>) -> Result<Vec<Array>, String> {
 fn tensor_bytes(described: &Described) -> Result<u64, String> {
     let Described { dtype, shape, .. } = described;
     let word: StrDeserializer<'_, WordError> = dtype.as_str().into_deserializer();
-    let known = FileDtype::deserialize(word).map_err(|_| format!("is of unknown dtype {dtype:?}"))?;
+    let known =
+        FileDtype::deserialize(word).map_err(|_| format!("is of unknown dtype {dtype:?}"))?;
     let bits = shape
         .iter()
-        .try_fold(known.bitsize() as u64, |product, &axis| product.checked_mul(axis))
+        .try_fold(known.bitsize() as u64, |product, &axis| {
+            product.checked_mul(axis)
+        })
         .ok_or_else(|| format!("of shape {shape:?} has no size in 64 bits"))?;
     if bits.is_multiple_of(8) {
         return Ok(bits / 8);

@@ -52,7 +52,11 @@ pub(super) fn arrays(path: &Path) -> Result<Vec<Array>, FileError> {
     for (file, mut named) in of_file {
         for array in safetensors::arrays(&path.with_file_name(file))? {
             if !named.remove(array.name.as_str()) {
-                let elsewhere = index.weight_map.0.iter().find(|(name, _)| *name == array.name);
+                let elsewhere = index
+                    .weight_map
+                    .0
+                    .iter()
+                    .find(|(name, _)| *name == array.name);
                 let says = match elsewhere {
                     Some((_, other)) => format!("says it is in '{other}'"),
                     None => "does not name it".to_owned(),
@@ -72,7 +76,8 @@ pub(super) fn arrays(path: &Path) -> Result<Vec<Array>, FileError> {
 /// Whether it names something in a folder, nothing above or below it.
 pub(super) fn is_plain_name(name: &str) -> bool {
     let path = Path::new(name);
-    path.file_name().is_some_and(|last| last == path.as_os_str())
+    path.file_name()
+        .is_some_and(|last| last == path.as_os_str())
 }
 
 impl<'de> Deserialize<'de> for WeightMap {

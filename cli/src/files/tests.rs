@@ -109,12 +109,7 @@ fn npy_refusals() {
         ("<f4", "(1, 2, 2)", 16, "3-D"),
         ("<f4", "(4, 0)", 0, "rows of 0 elements"),
         ("|O", "(2, 2)", 99, "pickled"),
-        (
-            "<f8",
-            "(2, 2)",
-            32,
-            "<f8; tables take f32, f16",
-        ),
+        ("<f8", "(2, 2)", 32, "<f8; tables take f32, f16"),
         ("<V2", "(2, 2)", 8, "--dtype f16 or bf16"),
         ("<f4", "(3, 4)", 47, "describes 178 B, the file has 177 B"),
         ("<f4", "(3, 4)", 49, "describes 178 B, the file has 179 B"),
@@ -251,7 +246,11 @@ fn safetensors_content_refusals() {
     let dir = Dir::new();
     let alone = |dtype, shape| format!("{{{}}}", tensor("a", dtype, shape, 0, 16));
     for (json, bytes, says) in [
-        (alone("Q7", "[2,2]"), 16, "tensor 'a' is of unknown dtype \"Q7\""),
+        (
+            alone("Q7", "[2,2]"),
+            16,
+            "tensor 'a' is of unknown dtype \"Q7\"",
+        ),
         (alone("F64", "[1,2]"), 16, "are F64; tables take f32"),
         (alone("F32", "[4]"), 16, "is a 1-D array (4)"),
         (r#"{"a":1}"#.into(), 0, "tensor 'a'"),
@@ -359,7 +358,9 @@ fn written_safetensors_read_by_the_crate() {
         column("scale", Dtype::F32, 1),
     ];
     let mut writer = RowWriter::create(&path, &columns, 2, true).expect("created");
-    writer.write(&[7], &[1, 2, 3, 0, 0, 128, 63]).expect("row 0");
+    writer
+        .write(&[7], &[1, 2, 3, 0, 0, 128, 63])
+        .expect("row 0");
     writer
         .write(&[u64::MAX], &[4, 5, 6, 0, 0, 0, 64])
         .expect("row 1");

@@ -57,7 +57,10 @@ struct Fields<'a>(&'a [u8]);
 impl Fields<'_> {
     fn number(&self, at: usize, bytes: usize) -> u64 {
         let field = self.0.get(at..at + bytes).unwrap_or_default();
-        field.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte))
+        field
+            .iter()
+            .rev()
+            .fold(0, |n, &byte| n << 8 | u64::from(byte))
     }
 
     fn u16(&self, at: usize) -> u16 {
@@ -203,7 +206,11 @@ fn entry(bytes: &[u8]) -> Result<(Entry, &[u8]), String> {
     let method = match fixed.u16(10) {
         0 => Method::Stored,
         8 => Method::Deflated,
-        other => return Err(format!("member '{name}' is kept by the unknown method {other}")),
+        other => {
+            return Err(format!(
+                "member '{name}' is kept by the unknown method {other}"
+            ));
+        }
     };
     let [bytes, kept, header] = extended([fixed.u32(24), fixed.u32(20), fixed.u32(42)], extra)
         .ok_or_else(|| format!("member '{name}' lacks its 64-bit sizes"))?;
@@ -255,7 +262,9 @@ fn locate(source: &Source, entry: Entry, end: u64) -> Result<(u64, Member), File
         FileError::malformed(&source.path, "npz", why)
     };
     let outside = || malformed("is not within the file");
-    let after = header.checked_add(LOCAL_BYTES).filter(|after| *after <= end);
+    let after = header
+        .checked_add(LOCAL_BYTES)
+        .filter(|after| *after <= end);
     let after = after.ok_or_else(outside)?;
     let local: [u8; LOCAL_BYTES as usize] = source.read_array(header)?;
     if !local.starts_with(LOCAL) {

@@ -42,11 +42,7 @@ pub(super) fn show(
     let table = client.table(TABLE)?;
     let row_bytes = file.row_bytes();
     let mut rng = StdRng::seed_from_u64(1);
-    let mut draw = || -> Vec<u64> {
-        (0..COMPARED)
-            .map(|_| rng.random_range(0..rows))
-            .collect()
-    };
+    let mut draw = || -> Vec<u64> { (0..COMPARED).map(|_| rng.random_range(0..rows)).collect() };
     let ids = draw();
     let mut pulled = vec![0; ids.len() * row_bytes];
     let options = PullOptions::default();

@@ -171,7 +171,9 @@ fn values<T: DataType>(
         && let Some(null) = defs.iter().position(|level| *level != of.leaf.max_def)
     {
         let row = row_of(null);
-        return Err(format!("has a null or an empty list at or before row {row}"));
+        return Err(format!(
+            "has a null or an empty list at or before row {row}"
+        ));
     }
     if of.leaf.max_rep > 0 {
         let starts = |(at, level): (usize, &i16)| (*level == 0) != at.is_multiple_of(of.values);

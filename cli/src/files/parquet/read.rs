@@ -52,7 +52,12 @@ pub(in super::super) fn open(path: &Path, wanted: &Wanted<'_>) -> Result<RowFile
         keys,
         leaves,
         elements,
-    } = layout(path, file.metadata().file_metadata().schema_descr(), &notes, wanted)?;
+    } = layout(
+        path,
+        file.metadata().file_metadata().schema_descr(),
+        &notes,
+        wanted,
+    )?;
     let mut chosen = Vec::new();
     let mut at = 0;
     for leaf in leaves {
@@ -119,24 +124,27 @@ fn choose(
     asked: Option<Dtype>,
     at: usize,
 ) -> Result<Chosen, FileError> {
-    let unsuitable = |why: String| {
-        FileError::unsuitable(path, format!("column '{}' {why}", leaf.name))
-    };
+    let unsuitable =
+        |why: String| FileError::unsuitable(path, format!("column '{}' {why}", leaf.name));
     let elements = |why: String| unsuitable(format!("has elements that {why}"));
     let written = &leaf.written;
     let none = || Element::Other.row_dtype(written, None);
-    let encoding = leaf.encoding.ok_or_else(|| none().err().unwrap_or_default());
+    let encoding = leaf
+        .encoding
+        .ok_or_else(|| none().err().unwrap_or_default());
     let encoding = encoding.map_err(elements)?;
     if leaf.max_rep > 1 {
-        return Err(unsuitable("has lists of lists; rows are one list each".into()));
+        return Err(unsuitable(
+            "has lists of lists; rows are one list each".into(),
+        ));
     }
     let dtype = match (leaf.element, encoding, asked) {
         // Binary values are whole rows: any dtype may be in them.
         (Element::Untyped(_), Encoding::Fixed(bytes), Some(asked)) => {
             let whole = bytes.is_multiple_of(asked.bytes() as usize);
-            whole.then_some(asked).ok_or_else(|| {
-                unsuitable(format!("is {written}, no whole number of {asked}"))
-            })?
+            whole
+                .then_some(asked)
+                .ok_or_else(|| unsuitable(format!("is {written}, no whole number of {asked}")))?
         }
         (Element::Untyped(_), _, None) => {
             let why = format!("is {written}, bytes without a type: say which by --dtype");
@@ -149,9 +157,9 @@ fn choose(
         0 => 1,
         _ => match first_length(file, &leaf).map_err(damaged(path))? {
             Some(length) => length,
-            None => note.map(|note| note.dim as usize).ok_or_else(|| {
-                unsuitable("has no row that would tell how long rows are".into())
-            })?,
+            None => note
+                .map(|note| note.dim as usize)
+                .ok_or_else(|| unsuitable("has no row that would tell how long rows are".into()))?,
         },
     };
     width_of(path, &format!("column '{}'", leaf.name), values as u64)?;
@@ -305,7 +313,10 @@ impl Cursor {
     /// Goes to the row group that has the next row.
     fn enter(&mut self) -> Result<(), FileError> {
         while self.left == 0 {
-            let group = self.file.get_row_group(self.group).map_err(damaged(&self.path))?;
+            let group = self
+                .file
+                .get_row_group(self.group)
+                .map_err(damaged(&self.path))?;
             self.left = group.metadata().num_rows().unsigned_abs(); // counted when opened
             self.group += 1;
             let open = |leaf: &Chosen| {

@@ -133,7 +133,11 @@ pub(super) fn layout(
     if let Some(found) = by_name.filter(|found| !found.is_empty()) {
         return Ok(of_planes(found));
     }
-    let lists: Vec<&Leaf> = others.iter().copied().filter(|leaf| leaf.max_rep > 0).collect();
+    let lists: Vec<&Leaf> = others
+        .iter()
+        .copied()
+        .filter(|leaf| leaf.max_rep > 0)
+        .collect();
     match (&others[..], &lists[..]) {
         ([], _) => Err(unsuitable("it has no column of values".into())),
         ([alone], _) | (_, [alone]) => Ok(of_planes(vec![alone])),

@@ -93,7 +93,9 @@ fn schema(columns: &[Column], keyed: bool) -> Encoded<TypePtr> {
     for column in columns {
         fields.push(Arc::new(plane_type(column)?));
     }
-    let root = Type::group_type_builder("mneme").with_fields(fields).build()?;
+    let root = Type::group_type_builder("mneme")
+        .with_fields(fields)
+        .build()?;
     Ok(Arc::new(root))
 }
 
@@ -203,8 +205,10 @@ fn write_plane<'r>(
             write_column::<FloatType>(group, &values, Some(width))
         }
         Dtype::F16 => {
-            let values: Vec<FixedLenByteArray> =
-                parts.flat_map(|part| part.chunks_exact(2)).map(binary).collect();
+            let values: Vec<FixedLenByteArray> = parts
+                .flat_map(|part| part.chunks_exact(2))
+                .map(binary)
+                .collect();
             write_column::<FixedLenByteArrayType>(group, &values, Some(width))
         }
         Dtype::I8 => {
