@@ -320,7 +320,7 @@ impl Loader {
                 first: local,
                 count: run,
                 keys: Vec::new(),
-                rows: here.into(),
+                rows: here,
             });
             id += run as u64;
         }

@@ -13,8 +13,11 @@ use crate::limits::ROW_BYTES_MAX;
 use crate::map::TableMap;
 use crate::refusal::Refusal;
 
+/// A target: its name, and what it does with any bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// The targets by name, which is also that of the corpus.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("frame", frame), ("control", control)];
+pub const TARGETS: &[Target] = &[("frame", frame), ("control", control)];
 
 /// A frame: its header, then its body as each of the views.
 pub fn frame(data: &[u8]) {

@@ -8,8 +8,11 @@ use std::path::Path;
 
 use super::{Wanted, open, read_keys};
 
+/// A target: its name, and what it does with any bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// The targets by name, which is also that of the corpus.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[Target] = &[
     ("safetensors", safetensors),
     ("safetensors_index", safetensors_index),
     ("npy", npy),

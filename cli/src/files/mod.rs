@@ -2,13 +2,13 @@
 //!
 //! | format | read | written |
 //! |---|---|---|
-//! | safetensors, one file or several with an index | [`safetensors`], [`sharded`] | [`write`] |
-//! | npy, npz | [`npy`], [`npz`] in a [`zip`] container | [`write`] |
-//! | parquet (cargo feature) | [`parquet`] | [`parquet`] |
-//! | HugeCTR's folders | [`hugectr`] | |
-//! | raw rows with a manifest | [`raw`] | |
+//! | safetensors, one file or several with an index | `safetensors`, `sharded` | `write` |
+//! | npy, npz | `npy`, `npz` in a `zip` container | `write` |
+//! | parquet (cargo feature) | `parquet` | `parquet` |
+//! | HugeCTR's folders | `hugectr` | |
+//! | raw rows with a manifest | `raw` | |
 //!
-//! Most formats are arrays ([`array`]) of elements ([`element`]) at known places; [`rows`] chooses
+//! Most formats are arrays (`array`) of elements (`element`) at known places; `rows` chooses
 //! those that make up the rows. A file is checked as a whole (header, shapes, dtypes, sizes,
 //! overlaps, holes, checksums) when it is opened, before anybody has stored a row of it; after
 //! that its rows are streamed. This module knows nothing of clusters. It never holds more than a
@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 
 use mneme_proto::schema::Dtype;
 
-pub use duplicates::{OnDuplicate, keep_mask};
+pub use duplicates::{DuplicateKeys, OnDuplicate, keep_mask};
 pub use rows::{RowFile, Wanted};
 pub use write::RowWriter;
 

@@ -14,7 +14,7 @@ pub struct RowWriter(Writer);
 
 #[derive(Debug)]
 enum Writer {
-    Placed(Placed),
+    Placed(Box<Placed>),
     #[cfg(feature = "parquet")]
     Parquet(Box<super::parquet::Writer>),
 }
@@ -78,7 +78,7 @@ impl RowWriter {
                 Err(FileError::unsuitable(path, why))
             }
         };
-        placed.map(|placed| Self(Writer::Placed(placed)))
+        placed.map(|placed| Self(Writer::Placed(Box::new(placed))))
     }
 
     #[cfg(feature = "parquet")]

@@ -185,7 +185,10 @@ fn values<T: DataType>(
         }
     }
     if found != rows || values.len() != rows * of.values {
-        return Err(format!("has {} values for {rows} rows", values.len()));
+        let (found, wanted) = (values.len(), of.values);
+        return Err(format!(
+            "has lists of several lengths: {found} values do not make {rows} rows of {wanted}"
+        ));
     }
     Ok(values)
 }
