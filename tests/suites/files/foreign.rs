@@ -170,7 +170,8 @@ fn raw_rows_with_a_manifest() {
         site.drop_table("t");
     }
     let planes = r#"{"mneme_rows": 1, "rows": 3, "values": {"file": "rows.bin"},
-        "planes": [{"name": "a", "dtype": "u8", "dim": 1}, {"name": "b", "dtype": "i8", "dim": 2}]}"#;
+        "planes": [{"name": "a", "dtype": "u8", "dim": 1},
+            {"name": "b", "dtype": "i8", "dim": 2}]}"#;
     site.write("r/manifest.json", planes.as_bytes());
     site.mneme.ok(&["import", "t", &manifest, "--create"]);
     assert_eq!(site.values("t", "2"), [json!([55, 56, 57])]);

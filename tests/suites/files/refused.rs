@@ -148,7 +148,8 @@ fn more_than_there_is_room_for() {
     site.refused(&site.text("x.npy"), &[], &["free"]);
     site.write("r/rows.bin", &bytes);
     let manifest = format!(
-        r#"{{"mneme_rows": 1, "rows": {rows}, "dtype": "f32", "dim": 256, "values": {{"file": "rows.bin"}}}}"#
+        r#"{{"mneme_rows": 1, "rows": {rows}, "dtype": "f32", "dim": 256,
+            "values": {{"file": "rows.bin"}}}}"#
     );
     let file = site.write("r/manifest.json", manifest.as_bytes());
     site.refused(&file, &[], &["free"]);
