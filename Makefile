@@ -10,7 +10,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO_TABLE := .demo/model.safetensors
 DEMO_TENSOR := embeddings.word_embeddings.weight
 
-.PHONY: help demo build test test-workspace test-doc test-loom test-address test-miri bench lint soak
+.PHONY: help demo build test test-workspace test-doc test-loom test-address test-miri bench lint fuzz soak
 
 help: ## List the targets.
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1 \2/p' Makefile | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
@@ -57,6 +57,12 @@ lint: ## Format, clippy, rustdoc and the house rules, all without warnings.
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) test --locked --workspace --test tidy
+
+# What libFuzzer finds goes to the target directory; corpora are kept in fuzz/corpus. The sanitizer
+# is an unstable option: RUSTC_BOOTSTRAP lets the stable compiler take it, for this run only.
+FUZZ_SECONDS ?= 60
+fuzz: ## Fuzz every decoder with libFuzzer, FUZZ_SECONDS=60 each (needs: cargo install cargo-fuzz).
+	for target in $(notdir $(wildcard fuzz/corpus/*)); do mkdir -p $(TARGET)/found/$$target; RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target $(TARGET)/found/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS); done
 
 soak: ## Long runs, not in CI: property tests with many cases, deeper loom, process tests repeated.
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release -p mneme-proto -p mneme-memory -p mneme-net -p mneme-meta -p mneme-server -p mneme-client
