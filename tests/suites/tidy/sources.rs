@@ -74,7 +74,8 @@ pub fn text_files() -> Vec<Source> {
             .expect("below the root")
             .to_string_lossy();
         let path_text = name.replace('\\', "/");
-        let generated = path_text.ends_with("Cargo.lock") || path_text.contains("proptest-regressions");
+        let generated =
+            path_text.ends_with("Cargo.lock") || path_text.contains("proptest-regressions");
         let text = std::fs::read_to_string(&path).ok().filter(|_| !generated)?;
         Some(Source {
             path: path_text,
