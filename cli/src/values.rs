@@ -393,9 +393,9 @@ mod tests {
     fn every_dtype_is_shown_and_read() {
         for (dtype, bytes, shown, bits) in [
             (Dtype::F16, &[0x00, 0xC0][..], "-2.0", "0xc000"),
-            (Dtype::Bf16, &[0xCD, 0x3D], "0.10009766", "0x3dcd"),
+            (Dtype::Bf16, &[0xCD, 0x3D], "0.100097656", "0x3dcd"),
             (Dtype::F8e4m3, &[0x7E], "448.0", "0x7e"),
-            (Dtype::F8e5m2, &[0x01], "1.5258789e-5", "0x01"),
+            (Dtype::F8e5m2, &[0x01], "0.000015258789", "0x01"),
             (Dtype::I8, &[0x80], "-128", "0x80"),
             (Dtype::U8, &[0x80], "128", "0x80"),
         ] {

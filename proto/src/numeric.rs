@@ -171,7 +171,7 @@ impl Layout {
         }
         let rebias = F32_BIAS - self.bias();
         if magnitude >> self.mantissa != 0 {
-            return sign | (magnitude << shift) + (rebias << F32_MANTISSA);
+            return sign | ((magnitude << shift) + (rebias << F32_MANTISSA));
         }
         if magnitude == 0 || rebias == 0 {
             return sign | magnitude << shift;

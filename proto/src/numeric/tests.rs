@@ -185,7 +185,8 @@ proptest! {
             let rounded = u32::from_le_bytes(bytes);
             let nearest = narrow_one(dtype, value);
             let back = widen_one(dtype, nearest);
-            if value.is_nan() || back == value || !all_finite(dtype, &nearest.to_le_bytes()[..size]) {
+            let stored = &nearest.to_le_bytes()[..size];
+            if value.is_nan() || back == value || !all_finite(dtype, stored) {
                 prop_assert_eq!(rounded, nearest);
                 continue;
             }

@@ -54,7 +54,7 @@ impl Ftrl {
         self.agree(row, state);
     }
 
-    /// Sets z so that a step with a zero gradient gives `row` again.
+    /// Sets z so that a step with a zero gradient gives `row` again (see [`Ftrl::z_of`]).
     pub(super) fn agree(&self, row: &[f32], state: &mut [f32]) {
         let (n, z) = state.split_at_mut(row.len());
         for ((w, n), z) in row.iter().zip(n).zip(z) {
@@ -63,7 +63,8 @@ impl Ftrl {
     }
 
     /// The z whose weight is `w`: solved in f64, then the f32 around it whose weight is `w` to
-    /// the bit, where there is one (where l1 is large against the weight, z is too coarse).
+    /// the bit. There is not always one: z may be coarser than w. The weight is then off by a
+    /// unit in the last place, or by l1's where l1 is large against it.
     fn z_of(&self, w: f32, n: f32) -> f32 {
         /// How far rounding of the weight's formula can lead away from the solution.
         const NEIGHBOURS: usize = 8;

@@ -9,6 +9,8 @@ use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, T
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+mod narrow;
+
 struct Bench {
     shard: Shard<PlainRows>,
     rules: Arc<TableRules>,

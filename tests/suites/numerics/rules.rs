@@ -4,7 +4,7 @@ use mneme_client::PushOptions;
 use mneme_proto::frame::{Missing, PushMode};
 use mneme_proto::schema::{Initializer, TableKind, TableSpec};
 use mneme_tests::Dev;
-use mneme_tests::rows::{Rows, bits, hashed, optimizer};
+use mneme_tests::rows::{Rows, bits, hashed, optimizer, within_ulps};
 
 fn close(found: &[f32], wanted: &[f64]) {
     assert_eq!(found.len(), wanted.len());
@@ -196,7 +196,10 @@ fn ftrl_keeps_rows_that_were_set() {
         let made = rows.pull_with(&[1], Missing::Init).expect("a row").0;
         assert!(made.iter().all(|v| *v != 0.0));
         rows.gradient(&[1], &[0.0; 3]);
-        assert_eq!(rows.pull(&[1]), made, "{name}");
+        // z is an f32: not every weight has one whose weight it is to the bit.
+        for (kept, made) in rows.pull(&[1]).into_iter().zip(made) {
+            assert!(within_ulps(kept, made, 1), "{name}: {made} became {kept}");
+        }
         rows.assign(&[2], &[0.75, -3.25, 0.0]);
         rows.gradient(&[2], &[0.0; 3]);
         assert_eq!(rows.pull(&[2]), [0.75, -3.25, 0.0]);

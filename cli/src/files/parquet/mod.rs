@@ -6,6 +6,7 @@
 //! A file is decoded once as a whole when it is opened: nulls, lists of several lengths and
 //! damaged pages are found before the first row is stored.
 
+mod guard;
 mod leaf;
 mod read;
 mod schema;

@@ -10,6 +10,7 @@ use super::super::array::Source;
 use super::super::element::Element;
 use super::super::rows::{Body, Keys, RowFile, VALUES, Wanted, width_of};
 use super::super::{Column, FileError};
+use super::guard::guarded;
 use super::leaf::{Chosen, Encoding, Leaf, LeafReader};
 use super::schema::{Layout, layout};
 use super::{PLANES, PlaneNote, damaged};
@@ -43,6 +44,10 @@ impl std::fmt::Debug for Cursor {
 /// # Errors
 /// [`FileError`] when it is damaged or holds something else than rows.
 pub(in super::super) fn open(path: &Path, wanted: &Wanted<'_>) -> Result<RowFile, FileError> {
+    guarded(path, || open_unguarded(path, wanted))
+}
+
+fn open_unguarded(path: &Path, wanted: &Wanted<'_>) -> Result<RowFile, FileError> {
     let source = Source::open(path)?;
     let handle = source.file().try_clone().map_err(FileError::io(path))?;
     let file = SerializedFileReader::new(handle).map_err(damaged(path))?;
@@ -242,7 +247,7 @@ impl Cursor {
         while first < rows {
             let count = piece_rows.min(rows - first);
             piece.resize(count as usize * stride, 0);
-            self.read(first, &mut piece)?;
+            self.read_unguarded(first, &mut piece)?;
             if keyed {
                 let keys = piece.chunks_exact(stride).map(|row| &row[values..]);
                 found.extend(keys.map(|key| {
@@ -269,6 +274,11 @@ impl Cursor {
     /// # Errors
     /// [`FileError::Malformed`].
     pub(in super::super) fn read(&mut self, first: u64, out: &mut [u8]) -> Result<(), FileError> {
+        let path = self.path.clone();
+        guarded(&path, || self.read_unguarded(first, out))
+    }
+
+    fn read_unguarded(&mut self, first: u64, out: &mut [u8]) -> Result<(), FileError> {
         if first < self.next {
             self.rewind();
         }
@@ -304,7 +314,7 @@ impl Cursor {
         while left > 0 {
             let count = left.min(piece_rows);
             let mut piece = vec![0; count as usize * self.row_bytes];
-            self.read(self.next, &mut piece)?;
+            self.read_unguarded(self.next, &mut piece)?;
             left -= count;
         }
         Ok(())
