@@ -32,6 +32,8 @@ fn damaged_containers() {
     site.refused(&file, &[], &["'values'", "null"]);
     site.write("x.parquet", &kept("parquet", "ragged"));
     site.refused(&file, &[], &["'values'", "lists of several lengths"]);
+    site.write("x.parquet", &kept("parquet", "negative_offset"));
+    site.refused(&file, &[], &["x.parquet"]);
     site.write("x.parquet", &kept("parquet", "binary"));
     site.refused(&file, &[], &["'values'", "--dtype"]);
     let file = site.write("x.npy", &kept("npy", "pickle"));
