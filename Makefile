@@ -10,14 +10,14 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO_TABLE := .demo/model.safetensors
 DEMO_TENSOR := embeddings.word_embeddings.weight
 
-.PHONY: help demo build test test-workspace test-doc test-loom test-address test-miri bench lint soak
+.PHONY: help demo build test test-workspace test-doc test-loom test-address test-miri bench lint fuzz soak
 
 help: ## List the targets.
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1 \2/p' Makefile | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
 
 demo: ## Build, fetch a real table, and run the demo.
 	python3 scripts/demo_table.py $(DEMO_TABLE)
-	$(CARGO) build --locked --release --bin mneme
+	$(CARGO) build --locked --release --all-features --bin mneme
 	$(TARGET)/release/mneme demo --table $(DEMO_TABLE) --tensor $(DEMO_TENSOR)
 
 build: ## Build the `mneme` binary: release, all features.
@@ -28,7 +28,7 @@ test: test-loom test-address test-miri test-doc test-workspace ## Run all tests 
 
 # The process tests run the real binary, so it is built first, in the tests' profile.
 test-workspace:
-	$(CARGO) build --locked --workspace --bins --examples
+	$(CARGO) build --locked --workspace --all-features --bins --examples
 	scripts/run_tests
 
 # What documentation shows must compile and run.
@@ -58,10 +58,16 @@ lint: ## Format, clippy, rustdoc and the house rules, all without warnings.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) test --locked --workspace --test tidy
 
+# What libFuzzer finds goes to the target directory; corpora are kept in fuzz/corpus. The sanitizer
+# is an unstable option: RUSTC_BOOTSTRAP lets the stable compiler take it, for this run only.
+FUZZ_SECONDS ?= 60
+fuzz: ## Fuzz every decoder with libFuzzer, FUZZ_SECONDS=60 each (needs: cargo install cargo-fuzz).
+	for target in $(notdir $(wildcard fuzz/corpus/*)); do mkdir -p $(TARGET)/found/$$target; RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target $(TARGET)/found/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS); done
+
 soak: ## Long runs, not in CI: property tests with many cases, deeper loom, process tests repeated.
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release -p mneme-proto -p mneme-memory -p mneme-net -p mneme-meta -p mneme-server -p mneme-client
 	LOOM_MAX_PREEMPTIONS=5 RUSTFLAGS="--cfg loom -A dead_code -A unused" $(CARGO) test --locked --release -p mneme-memory --lib --target-dir $(TARGET)/loom
-	$(CARGO) build --locked --workspace --bins --examples
+	$(CARGO) build --locked --workspace --all-features --bins --examples
 	for round in {1..20}; do $(CARGO) test --locked -p mneme-tests || exit 1; done
 
 # One target at a time: two cargo processes would only wait for each other.

@@ -12,7 +12,7 @@ use mneme_proto::frame::{PushMode, PushPart};
 use mneme_proto::ids::{
     ClusterId, Epoch, Generation, RegionId, SessionId, ShardId, ShardIndex, TableId,
 };
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_server::shard::Shard;
 use mneme_server::shard::effects::{Effects, PartData};
 use mneme_server::shard::rules::TableRules;
@@ -157,16 +157,14 @@ fn pull(
 /// When a push is refused.
 pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) -> Result<Figure> {
     let spec = TableSpec {
-        name: "bench".into(),
-        tenant: "default".into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, dim),
         shards: 1,
         optimizer: Optimizer::from_options(optimizer, &[])?,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        tenant: "default".into(),
+        ..TableSpec::new(
+            "bench",
+            TableKind::Hashed,
+            RowSchema::single(Dtype::F32, dim),
+        )
     };
     let (row_bytes, state_bytes) = (spec.row_bytes(), spec.state_bytes());
     let bytes = rows * u64::from(row_bytes + state_bytes);
@@ -214,6 +212,7 @@ fn push_batches(
             mode: PushMode::Gradient,
             keys: &batch_keys,
             payload,
+            step: 0,
         };
         let outcome = shard
             .push(&part, Ok(()), data, 0, &mut effects)

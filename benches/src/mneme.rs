@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{LoadAt, LoadRows, PullOptions, PushOptions};
 use mneme_proto::frame::{PushMode, Status};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_tests::dev::Dev;
 
 use crate::report::{Figure, measure};
@@ -21,16 +21,9 @@ pub fn start(pool: &str) -> Dev {
 
 fn spec(name: &str, kind: TableKind, schema: RowSchema, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        name: name.into(),
-        tenant: "default".into(),
-        kind,
-        schema,
-        shards: 0,
         optimizer,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        tenant: "default".into(),
+        ..TableSpec::new(name, kind, schema)
     }
 }
 

@@ -13,6 +13,27 @@ pub const NPY_HEADER_BYTES_MAX: u32 = 64 << 10;
 /// The longest header of a `.safetensors` file: the format's own limit.
 pub const SAFETENSORS_HEADER_BYTES_MAX: u64 = 100_000_000;
 
+/// The longest manifest of raw rows: a few lines of JSON.
+pub const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+
+/// The most members of a `.npz` file: each has a name in an error line's memory.
+pub const ZIP_MEMBERS_MAX: u64 = 1 << 16;
+
+/// The longest directory of a `.npz` file that is read.
+pub const ZIP_DIRECTORY_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes that deflate makes of one byte at most: 258 B for two bits, and a little is lost.
+pub const DEFLATE_RATIO_MAX: u64 = 1032;
+
+/// Rows of a parquet file that are decoded at once, by their bytes.
+pub const PARQUET_PIECE_BYTES: usize = 1 << 20;
+
+/// Bytes of a row group of an exported parquet file, before encoding; held in memory.
+pub const PARQUET_GROUP_BYTES: usize = 64 << 20;
+
+/// Pieces of a file that are read ahead of the one that is being sent.
+pub const PIECES_AHEAD: usize = 1;
+
 /// Names (of tensors, of keys) that an error line lists before it says "and N more".
 pub const NAMES_LISTED_MAX: usize = 10;
 

@@ -3,7 +3,7 @@
 //! * [`cli`]: the command line as a whole. [`settings`]: options from the environment and a file.
 //! * [`commands`]: one module per command, its arguments beside what it does.
 //! * [`cluster`]: a whole cluster in one process, for `dev` and `demo`.
-//! * [`files`]: safetensors and npy, pure. [`values`], [`output`], [`failure`]: what is printed.
+//! * [`files`]: files of rows, pure. [`values`], [`output`], [`failure`]: what is printed.
 //!
 //! It promises: exit code 0 only for success, 1 for failure, 2 for wrong usage; errors are one
 //! line on stderr; stdout holds results only, with `--json` one JSON document; a file that is
@@ -22,11 +22,11 @@ mod cli;
 mod cluster;
 mod commands;
 mod failure;
-mod files;
-mod limits;
 mod output;
 mod settings;
 mod values;
+
+use mneme_cli::{files, limits};
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -1,6 +1,7 @@
 //! Rows as JSON and as text, and back: every value reads back to the same bits.
 
-use mneme_proto::schema::{Dtype, RowSchema};
+use mneme_proto::numeric::{narrow, widen};
+use mneme_proto::schema::{Dtype, RowSchema, StatePart};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use serde_json::value::RawValue;
 
@@ -17,32 +18,39 @@ pub struct RowValues<'a> {
     pub bits: bool,
 }
 
-/// f32 vectors, such as a row's optimizer state.
+/// A part of a row's state.
 #[derive(Debug, Clone, Copy)]
-pub struct Floats<'a> {
-    /// 4 B each, little-endian.
+pub struct StateValues<'a> {
+    /// What the bytes are.
+    pub part: StatePart,
+    /// 4 B an element, little-endian.
     pub bytes: &'a [u8],
     /// Write bits as hex strings instead of numbers.
     pub bits: bool,
 }
 
-/// One element of a row.
+/// One element of a row or a state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Element {
-    F32(f32),
-    U8(u8),
+    /// Of a float dtype, by its bits.
+    Float(Dtype, u32),
+    /// Of i8 or u8.
+    Whole(Dtype, u8),
+    /// A count of a state.
+    Count(u32),
 }
 
 impl RowValues<'_> {
     fn elements(&self) -> impl Iterator<Item = Element> {
         let mut rest = self.bytes;
         self.schema.planes.iter().flat_map(move |plane| {
-            let (own, after) = rest.split_at(plane.dtype.bytes() as usize * plane.width as usize);
+            let (own, after) = rest.split_at(plane.bytes());
             rest = after;
-            let step = plane.dtype.bytes() as usize;
-            own.chunks_exact(step).map(move |chunk| match plane.dtype {
-                Dtype::F32 => Element::F32(float(chunk)),
-                Dtype::U8 => Element::U8(chunk[0]),
+            let dtype = plane.dtype;
+            let chunks = own.chunks_exact(dtype.bytes() as usize);
+            chunks.map(move |chunk| match dtype.is_float() {
+                true => Element::Float(dtype, bits_of(chunk)),
+                false => Element::Whole(dtype, chunk[0]),
             })
         })
     }
@@ -54,9 +62,14 @@ impl RowValues<'_> {
     }
 }
 
-impl Floats<'_> {
+impl StateValues<'_> {
     fn elements(&self) -> impl Iterator<Item = Element> {
-        self.bytes.chunks_exact(4).map(|c| Element::F32(float(c)))
+        let count = self.part.count;
+        let chunks = self.bytes.chunks_exact(4);
+        chunks.map(move |chunk| match count {
+            true => Element::Count(bits_of(chunk)),
+            false => Element::Float(Dtype::F32, bits_of(chunk)),
+        })
     }
 
     /// The first values and how many more there are, for people.
@@ -66,8 +79,31 @@ impl Floats<'_> {
     }
 }
 
-fn float(bytes: &[u8]) -> f32 {
-    f32::from_le_bytes(bytes.try_into().expect("chunks of 4 B"))
+/// Up to four bytes, little-endian.
+fn bits_of(bytes: &[u8]) -> u32 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |bits, b| bits << 8 | u32::from(*b))
+}
+
+/// The value of a float element.
+fn value_of(dtype: Dtype, bits: u32) -> f32 {
+    let mut value = [0.0];
+    widen(
+        dtype,
+        &bits.to_le_bytes()[..dtype.bytes() as usize],
+        &mut value,
+    );
+    value[0]
+}
+
+/// The value of an i8 or u8 element.
+fn whole_of(dtype: Dtype, byte: u8) -> i16 {
+    match dtype {
+        Dtype::I8 => i16::from(byte as i8),
+        _ => i16::from(byte),
+    }
 }
 
 fn text(elements: impl Iterator<Item = Element>, count: usize, bits: bool) -> String {
@@ -75,8 +111,9 @@ fn text(elements: impl Iterator<Item = Element>, count: usize, bits: bool) -> St
         .take(VALUES_SHOWN_MAX)
         .map(|element| match element {
             element if bits => hex(element),
-            Element::F32(value) => number(value),
-            Element::U8(value) => value.to_string(),
+            Element::Float(dtype, bits) => number(value_of(dtype, bits)),
+            Element::Whole(dtype, byte) => whole_of(dtype, byte).to_string(),
+            Element::Count(count) => count.to_string(),
         })
         .collect();
     let rest = count - shown.len();
@@ -102,10 +139,12 @@ pub fn number(value: f32) -> String {
 
 /// `0x3f800000`: the element's bits, most significant first.
 fn hex(element: Element) -> String {
-    match element {
-        Element::F32(value) => format!("{:#010x}", value.to_bits()),
-        Element::U8(value) => format!("{value:#04x}"),
-    }
+    let (bits, bytes) = match element {
+        Element::Float(dtype, bits) => (bits, dtype.bytes()),
+        Element::Whole(dtype, byte) => (byte.into(), dtype.bytes()),
+        Element::Count(count) => (count, 4),
+    };
+    format!("{bits:#0width$x}", width = 2 + 2 * bytes as usize)
 }
 
 /// The word for a value that JSON has no number for.
@@ -127,7 +166,7 @@ impl Serialize for RowValues<'_> {
     }
 }
 
-impl Serialize for Floats<'_> {
+impl Serialize for StateValues<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         serialize(self.elements(), self.bits, to)
     }
@@ -142,12 +181,16 @@ fn serialize<S: Serializer>(
     for element in elements {
         match element {
             element if bits => seq.serialize_element(&hex(element))?,
-            Element::U8(value) => seq.serialize_element(&value)?,
+            Element::Whole(dtype, byte) => seq.serialize_element(&whole_of(dtype, byte))?,
+            Element::Count(count) => seq.serialize_element(&count)?,
             // Written as f32: the shortest decimal that reads back to the same bits.
-            Element::F32(value) => match special(value) {
-                Some(word) => seq.serialize_element(word)?,
-                None => seq.serialize_element(&value)?,
-            },
+            Element::Float(dtype, bits) => {
+                let value = value_of(dtype, bits);
+                match special(value) {
+                    Some(word) => seq.serialize_element(word)?,
+                    None => seq.serialize_element(&value)?,
+                }
+            }
         }
     }
     seq.end()
@@ -183,35 +226,40 @@ pub fn parse_rows(json: &str, schema: &RowSchema) -> Result<Vec<Vec<u8>>, String
     rows.iter().enumerate().map(parse_row).collect()
 }
 
+/// Reads one element. Numbers of float dtypes are read as f32 and rounded from there to nearest
+/// even, as every f32 is that reaches the table.
 fn parse_element(token: &str, dtype: Dtype, out: &mut Vec<u8>) -> Result<(), String> {
-    let bad = || format!("{token} is no {}", dtype.word());
+    let bad = || format!("{token} is no {dtype}");
     let quoted = token.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
-    let bits = quoted
-        .and_then(|word| word.strip_prefix("0x"))
-        .map(|digits| u32::from_str_radix(digits, 16).map_err(|_| bad()));
-    match dtype {
-        Dtype::U8 => {
-            let value = match bits {
-                Some(bits) => u8::try_from(bits?).map_err(|_| bad())?,
-                None => token.parse().map_err(|_| bad())?,
-            };
-            out.push(value);
+    let size = dtype.bytes() as usize;
+    if let Some(digits) = quoted.and_then(|word| word.strip_prefix("0x")) {
+        let bits = u32::from_str_radix(digits, 16).map_err(|_| bad())?;
+        let bytes = bits.to_le_bytes();
+        if bytes[size..].iter().any(|b| *b != 0) {
+            return Err(format!("{token} has more bits than {dtype}"));
         }
-        Dtype::F32 => {
-            let value = match (bits, quoted) {
-                (Some(bits), _) => f32::from_bits(bits?),
-                (None, Some("NaN")) => f32::NAN,
-                (None, Some("Infinity")) => f32::INFINITY,
-                (None, Some("-Infinity")) => f32::NEG_INFINITY,
-                (None, Some(_)) => return Err(bad()),
+        out.extend_from_slice(&bytes[..size]);
+        return Ok(());
+    }
+    match dtype {
+        Dtype::U8 => out.push(token.parse().map_err(|_| bad())?),
+        Dtype::I8 => out.push(token.parse::<i8>().map_err(|_| bad())? as u8),
+        _ => {
+            let value = match quoted {
+                Some("NaN") => f32::NAN,
+                Some("Infinity") => f32::INFINITY,
+                Some("-Infinity") => f32::NEG_INFINITY,
+                Some(_) => return Err(bad()),
                 // From the decimal to f32 at once: by way of f64 it would be rounded twice.
-                (None, None) => match token.parse::<f32>() {
+                None => match token.parse::<f32>() {
                     Ok(value) if value.is_finite() => value,
                     Ok(_) => return Err(format!("{token} is out of range of f32")),
                     Err(_) => return Err(bad()),
                 },
             };
-            out.extend_from_slice(&value.to_le_bytes());
+            let at = out.len();
+            out.resize(at + size, 0);
+            narrow(dtype, &[value], &mut out[at..]);
         }
     }
     Ok(())
@@ -322,7 +370,7 @@ mod tests {
             ("[[1,256]]", &byte, "row 0, element 1: 256 is no u8"),
             ("[[1,-1]]", &byte, "-1 is no u8"),
             ("[[1,0.5]]", &byte, "0.5 is no u8"),
-            (r#"[[1,"0x100"]]"#, &byte, "is no u8"),
+            (r#"[[1,"0x100"]]"#, &byte, "has more bits than u8"),
         ] {
             let error = parse_rows(text, schema).expect_err(text);
             assert!(error.contains(says), "{text}: {error}");
@@ -338,6 +386,41 @@ mod tests {
         let text = "[[1.00000005960464477539062500000001]]";
         let rows = parse_rows(text, &schema).expect("a number");
         assert_eq!(rows, [0x3f80_0001u32.to_le_bytes()]);
+    }
+
+    /// Every dtype: numbers, bits, and back.
+    #[test]
+    fn every_dtype_is_shown_and_read() {
+        for (dtype, bytes, shown, bits) in [
+            (Dtype::F16, &[0x00, 0xC0][..], "-2.0", "0xc000"),
+            (Dtype::Bf16, &[0xCD, 0x3D], "0.100097656", "0x3dcd"),
+            (Dtype::F8e4m3, &[0x7E], "448.0", "0x7e"),
+            (Dtype::F8e5m2, &[0x01], "0.000015258789", "0x01"),
+            (Dtype::I8, &[0x80], "-128", "0x80"),
+            (Dtype::U8, &[0x80], "128", "0x80"),
+        ] {
+            let schema = RowSchema::single(dtype, 1);
+            assert_eq!(json(&schema, bytes, false), format!("[{shown}]"));
+            assert_eq!(json(&schema, bytes, true), format!("[\"{bits}\"]"));
+            for as_bits in [false, true] {
+                let text = format!("[{}]", json(&schema, bytes, as_bits));
+                assert_eq!(parse_rows(&text, &schema), Ok(vec![bytes.to_vec()]));
+            }
+        }
+        let schema = RowSchema::single(Dtype::Bf16, 1);
+        let rounded = parse_rows("[[0.26911]]", &schema).expect("a number");
+        assert_eq!(rounded, [[0x8A, 0x3E]]);
+        let count = StateValues {
+            part: StatePart {
+                name: "step",
+                elements: 1,
+                count: true,
+            },
+            bytes: &[3, 0, 0, 0],
+            bits: false,
+        };
+        assert_eq!(serde_json::to_string(&count).expect("JSON"), "[3]");
+        assert_eq!(count.text(), "3");
     }
 
     proptest! {

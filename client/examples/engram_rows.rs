@@ -10,7 +10,7 @@ use mneme_client::blocking::{Client, Table};
 use mneme_client::{ClientConfig, ClientError, LoadAt, LoadRows, PullOptions, Status};
 use mneme_proto::map::TableState;
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, RowSchema, TableKind, TableSpec};
 
 const ROWS: u64 = 100_000;
 const ROW_BYTES: usize = 264;
@@ -58,18 +58,11 @@ fn run() -> Result<(), ClientError> {
 
 /// The table of an earlier run, or a new one that is loaded and published.
 fn open(client: &Client) -> Result<Table, ClientError> {
-    let spec = TableSpec {
-        name: "example-engram".into(),
-        tenant: String::new(), // the client's own
-        kind: TableKind::Dense { rows: ROWS },
-        schema: RowSchema::single(Dtype::U8, ROW_BYTES as u32),
-        shards: 0, // the default
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
-    };
+    let spec = TableSpec::new(
+        "example-engram",
+        TableKind::Dense { rows: ROWS },
+        RowSchema::single(Dtype::U8, ROW_BYTES as u32),
+    );
     let table = match client.create_table(spec) {
         Err(ClientError::Refused(Refusal::TableExists { table })) => client.table(&table)?,
         other => other?,

@@ -56,11 +56,6 @@ fn run() -> Result<(), ClientError> {
 /// The table of an earlier run, or a new one.
 fn open(client: &Client) -> Result<Table, ClientError> {
     let spec = TableSpec {
-        name: "example-train".into(),
-        tenant: String::new(), // the client's own
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, DIM),
-        shards: 0, // the default
         optimizer: Optimizer::Adagrad {
             lr: 0.05,
             eps: 1e-10,
@@ -70,9 +65,11 @@ fn open(client: &Client) -> Result<Table, ClientError> {
             low: -0.1,
             high: 0.1,
         },
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(
+            "example-train",
+            TableKind::Hashed,
+            RowSchema::single(Dtype::F32, DIM),
+        )
     };
     match client.create_table(spec) {
         Err(ClientError::Refused(Refusal::TableExists { table })) => client.table(&table),

@@ -9,6 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use mneme_net::BusyPoll;
 use mneme_proto::control::{ClusterStatus, SealedReplica, TableSummary, TableVersions};
 use mneme_proto::frame::{PushMode, Status};
@@ -355,6 +357,14 @@ impl Loader {
     /// As there.
     pub fn put(&mut self, at: LoadAt<'_>, rows: &[u8]) -> Result<(), ClientError> {
         self.runtime.block_on(self.inner.put(at, rows))
+    }
+
+    /// See [`crate::Loader::put_bytes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_bytes(&mut self, at: LoadAt<'_>, rows: Bytes) -> Result<(), ClientError> {
+        self.runtime.block_on(self.inner.put_bytes(at, rows))
     }
 
     /// See [`crate::Loader::finish`].

@@ -1,13 +1,10 @@
 //! Loading a new generation beside the one that is served. Nothing of it is seen before it is
 //! published whole (I-8); how is in `seal`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use mneme_proto::codec;
 use mneme_proto::control::{NodeRequest, NodeResponse, SealedReplica};
 use mneme_proto::dense::DenseLayout;
@@ -15,6 +12,7 @@ use mneme_proto::frame::{FrameKind, LoadHeader};
 use mneme_proto::ids::{ShardIndex, TableGeneration};
 use mneme_proto::limits::FRAME_KEYS_MAX;
 use mneme_proto::refusal::Refusal;
+use tokio::task::JoinSet;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -56,6 +54,8 @@ pub struct Loader {
     deadline: Duration,
     /// Rows put so far, per shard: the slot of a hashed shard's next one.
     put: Vec<u64>,
+    /// Frames on their way, a few of them; they go on while the caller makes the next rows.
+    sending: JoinSet<Result<(), ClientError>>,
     replicas: Vec<SealedReplica>,
     over: bool,
 }
@@ -98,6 +98,7 @@ impl Table {
             generation,
             deadline: step,
             put,
+            sending: JoinSet::new(),
             replicas: Vec::new(),
             over: false,
         };
@@ -156,13 +157,23 @@ impl Loader {
         self.generation
     }
 
-    /// Sends rows, `row_bytes` each. May be called many times; every row of the load comes
-    /// exactly once.
+    /// Sends rows, `row_bytes` each; they are copied. See [`Loader::put_bytes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put(&mut self, at: LoadAt<'_>, rows: &[u8]) -> Result<(), ClientError> {
+        self.put_bytes(at, Bytes::copy_from_slice(rows)).await
+    }
+
+    /// Sends rows, `row_bytes` each; those of a dense table are not copied. May be called many
+    /// times; every row of the load comes exactly once. Returns when few enough frames are on
+    /// their way for the next call: [`Loader::finish`] waits for all of them.
     ///
     /// # Errors
     /// [`Refusal::Shape`], [`Refusal::RowOutOfRange`], refusals of nodes,
-    /// [`ClientError::Unavailable`]. The load cannot be finished after an error.
-    pub async fn put(&mut self, at: LoadAt<'_>, rows: &[u8]) -> Result<(), ClientError> {
+    /// [`ClientError::Unavailable`], of these rows or of earlier ones. The load cannot be finished
+    /// after an error.
+    pub async fn put_bytes(&mut self, at: LoadAt<'_>, rows: Bytes) -> Result<(), ClientError> {
         let row_bytes = self.router.spec.row_bytes() as usize;
         let count = match at {
             LoadAt::Row(_) => rows.len() / row_bytes,
@@ -178,18 +189,37 @@ impl Loader {
         }
         let frames = match (at, self.router.dense().copied()) {
             (LoadAt::Row(first), Some(layout)) => self.dense_frames(&layout, first, rows)?,
-            (LoadAt::Keys(keys), None) => self.keyed_frames(keys, rows)?,
+            (LoadAt::Keys(keys), None) => self.keyed_frames(keys, &rows)?,
             (LoadAt::Row(_), None) => return Err(kind_error("row ids", "keys: it is hashed")),
             (LoadAt::Keys(_), Some(_)) => return Err(kind_error("keys", "row ids: it is dense")),
         };
-        let mut frames = frames.into_iter();
-        let mut sending = FuturesUnordered::new();
-        sending.extend(frames.by_ref().take(FRAMES_IN_FLIGHT).map(|f| self.send(f)));
-        while let Some(sent) = sending.next().await {
-            sent?;
-            sending.extend(frames.next().map(|f| self.send(f)));
+        for frame in frames {
+            while self.sending.len() >= FRAMES_IN_FLIGHT {
+                self.sent().await?;
+            }
+            let (table, router) = (self.table.clone(), Arc::clone(&self.router));
+            let (generation, until) = (self.generation, self.until());
+            let send = send(table, router, generation, frame, until);
+            self.sending
+                .spawn_on(send, &self.table.shared().client.runtime);
         }
         Ok(())
+    }
+
+    /// Waits for one of the frames on their way.
+    async fn sent(&mut self) -> Result<(), ClientError> {
+        match self.sending.join_next().await {
+            Some(Ok(sent)) => sent,
+            Some(Err(ended)) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is ending, and with it the client.
+                Err(_) => Err(ClientError::Unexpected {
+                    from: "the client's runtime".into(),
+                    what: "its end".into(),
+                }),
+            },
+            None => Ok(()),
+        }
     }
 
     /// Has all nodes check, seal and keep what they got.
@@ -197,6 +227,9 @@ impl Loader {
     /// # Errors
     /// Refusals of nodes: rows missing, a key twice; [`ClientError::Unavailable`].
     pub async fn finish(&mut self) -> Result<&[SealedReplica], ClientError> {
+        while !self.sending.is_empty() {
+            self.sent().await?;
+        }
         let (table, generation) = (self.router.table, self.generation);
         let finish = |(route, _)| (route, NodeRequest::FinishLoad { table, generation });
         let requests = self
@@ -232,6 +265,7 @@ impl Loader {
     /// Forgets the load.
     pub async fn abandon(mut self) {
         self.over = true;
+        self.sending.shutdown().await;
         self.table
             .abandon(&self.router.routes(), self.router.table, self.generation)
             .await;
@@ -256,12 +290,12 @@ impl Loader {
     }
 
     /// Cuts consecutive dense rows into frames: blocks stay together on their shard.
-    fn dense_frames<'r>(
+    fn dense_frames(
         &self,
         layout: &DenseLayout,
         first: u64,
-        rows: &'r [u8],
-    ) -> Result<Vec<LoadFrame<'r>>, ClientError> {
+        rows: Bytes,
+    ) -> Result<Vec<LoadFrame>, ClientError> {
         let row_bytes = self.router.spec.row_bytes() as usize;
         let out_of_range = |row| Refusal::RowOutOfRange {
             row,
@@ -280,103 +314,110 @@ impl Loader {
             let run = (in_block as usize)
                 .min(self.frame_rows())
                 .min(left.len() / row_bytes);
-            let (here, later) = left.split_at(run * row_bytes);
+            let here = left.split_to(run * row_bytes);
             frames.push(LoadFrame {
                 shard,
                 first: local,
                 count: run,
                 keys: Vec::new(),
-                rows: Cow::Borrowed(here),
+                rows: here,
             });
-            (id, left) = (id + run as u64, later);
+            id += run as u64;
         }
         Ok(frames)
     }
 
     /// Groups keyed rows by shard; each takes the next slot of its shard.
-    fn keyed_frames(
-        &mut self,
-        keys: &[u64],
-        rows: &[u8],
-    ) -> Result<Vec<LoadFrame<'static>>, ClientError> {
+    fn keyed_frames(&mut self, keys: &[u64], rows: &[u8]) -> Result<Vec<LoadFrame>, ClientError> {
         let row_bytes = self.router.spec.row_bytes() as usize;
         let frame_rows = self.frame_rows();
         let mut open: Vec<Option<usize>> = vec![None; self.router.shards() as usize];
-        let mut frames: Vec<LoadFrame<'static>> = Vec::new();
+        let mut frames: Vec<(LoadFrame, Vec<u8>)> = Vec::new();
         for (&key, row) in keys.iter().zip(rows.chunks_exact(row_bytes)) {
             let shard = self.router.shard(key).map_err(Refusal::from)?;
             let next = &mut self.put[shard as usize];
             let place = match open[shard as usize] {
-                Some(place) if frames[place].count < frame_rows => place,
+                Some(place) if frames[place].0.count < frame_rows => place,
                 _ => {
-                    frames.push(LoadFrame {
+                    let frame = LoadFrame {
                         shard,
                         first: *next,
                         count: 0,
                         keys: Vec::new(),
-                        rows: Cow::Owned(Vec::new()),
-                    });
+                        rows: Bytes::new(),
+                    };
+                    frames.push((frame, Vec::new()));
                     open[shard as usize] = Some(frames.len() - 1);
                     frames.len() - 1
                 }
             };
             *next += 1;
-            let frame = &mut frames[place];
+            let (frame, gathered) = &mut frames[place];
             frame.keys.push(key.into());
-            frame.rows.to_mut().extend_from_slice(row);
+            gathered.extend_from_slice(row);
             frame.count += 1;
         }
-        Ok(frames)
+        let whole = |(frame, rows): (LoadFrame, Vec<u8>)| LoadFrame {
+            rows: rows.into(),
+            ..frame
+        };
+        Ok(frames.into_iter().map(whole).collect())
     }
 
     fn frame_rows(&self) -> usize {
         let row_bytes = self.router.spec.row_bytes() as usize + 8;
         (PUSH_FRAME_BYTES / row_bytes).clamp(1, FRAME_KEYS_MAX as usize)
     }
+}
 
-    /// Sends one frame; a repeat rewrites the same rows.
-    async fn send(&self, frame: LoadFrame<'_>) -> Result<(), ClientError> {
-        let client = &self.table.shared().client;
-        let Some(route) = self.router.node(frame.shard) else {
-            let why = format!("shard {} has no replica at present", frame.shard);
-            return Err(Refusal::Unavailable { why }.into());
-        };
-        let to = client.links.to(route);
-        let header = LoadHeader {
-            table: self.router.table.0.into(),
-            generation: self.generation.0.into(),
-            first: frame.first.into(),
-            shard: frame.shard.into(),
-            rows: (frame.count as u32).into(),
-            keyed: u8::from(!frame.keys.is_empty()),
-            reserved: [0; 7],
-        };
-        let head = [header.as_bytes(), frame.keys.as_bytes()].concat();
-        let body = vec![Bytes::from(head), Bytes::from(frame.rows.into_owned())];
-        let mut tries = Tries::new(self.until());
-        client.budget.earn();
-        loop {
-            let by = tries.begin(Instant::now());
-            let (send, want) = (FrameKind::Load, FrameKind::Control);
-            let exchanged = exchange(&client.links, &to, send, want, body.clone(), by).await;
-            let fault = match exchanged {
-                Exchanged::Answered(answer) => {
-                    match codec::decode::<NodeResponse>(&answer.into_contiguous()) {
-                        Ok(NodeResponse::Done) => return Ok(()),
-                        Ok(NodeResponse::Refused(refusal)) => ControlFault::Refused(refusal),
-                        Ok(other) => return Err(crate::table::unexpected(route, &other)),
-                        Err(error) => ControlFault::Node(crate::error::NodeFault::Malformed(
-                            error.to_string(),
-                        )),
+/// Sends one frame; a repeat rewrites the same rows.
+async fn send(
+    table: Table,
+    router: Arc<Router>,
+    generation: TableGeneration,
+    frame: LoadFrame,
+    until: Instant,
+) -> Result<(), ClientError> {
+    let client = &table.shared().client;
+    let Some(route) = router.node(frame.shard) else {
+        let why = format!("shard {} has no replica at present", frame.shard);
+        return Err(Refusal::Unavailable { why }.into());
+    };
+    let to = client.links.to(route);
+    let header = LoadHeader {
+        table: router.table.0.into(),
+        generation: generation.0.into(),
+        first: frame.first.into(),
+        shard: frame.shard.into(),
+        rows: (frame.count as u32).into(),
+        keyed: u8::from(!frame.keys.is_empty()),
+        reserved: [0; 7],
+    };
+    let head = [header.as_bytes(), frame.keys.as_bytes()].concat();
+    let body = vec![Bytes::from(head), frame.rows];
+    let mut tries = Tries::new(until);
+    client.budget.earn();
+    loop {
+        let by = tries.begin(Instant::now());
+        let (send, want) = (FrameKind::Load, FrameKind::Control);
+        let exchanged = exchange(&client.links, &to, send, want, body.clone(), by).await;
+        let fault = match exchanged {
+            Exchanged::Answered(answer) => {
+                match codec::decode::<NodeResponse>(&answer.into_contiguous()) {
+                    Ok(NodeResponse::Done) => return Ok(()),
+                    Ok(NodeResponse::Refused(refusal)) => ControlFault::Refused(refusal),
+                    Ok(other) => return Err(crate::table::unexpected(route, &other)),
+                    Err(error) => {
+                        ControlFault::Node(crate::error::NodeFault::Malformed(error.to_string()))
                     }
                 }
-                Exchanged::Refused(refusal) => ControlFault::Refused(refusal),
-                Exchanged::NotSent(fault) | Exchanged::InDoubt(fault) => ControlFault::Node(fault),
-            };
-            match tries.pause(Instant::now(), &client.budget, rand::random()) {
-                Some(pause) if fault.may_pass() => tokio::time::sleep(pause).await,
-                _ => return Err(self.table.node_error(route, fault)),
             }
+            Exchanged::Refused(refusal) => ControlFault::Refused(refusal),
+            Exchanged::NotSent(fault) | Exchanged::InDoubt(fault) => ControlFault::Node(fault),
+        };
+        match tries.pause(Instant::now(), &client.budget, rand::random()) {
+            Some(pause) if fault.may_pass() => tokio::time::sleep(pause).await,
+            _ => return Err(table.node_error(route, fault)),
         }
     }
 }
@@ -395,14 +436,14 @@ impl Drop for Loader {
     }
 }
 
-/// Rows of one shard, on their way. They are lent until their turn to be sent comes.
-struct LoadFrame<'r> {
+/// Rows of one shard, on their way.
+struct LoadFrame {
     shard: u32,
     /// Local row or slot of the first one.
     first: u64,
     count: usize,
     keys: Vec<U64>,
-    rows: Cow<'r, [u8]>,
+    rows: Bytes,
 }
 
 fn kind_error(found: &str, wanted: &str) -> ClientError {

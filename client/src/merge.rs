@@ -3,13 +3,15 @@
 //!
 //! Pure: what comes out depends on the push's bytes alone (I-10).
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
 use mneme_proto::frame::PushMode;
 use mneme_proto::limits::FRAME_KEYS_MAX;
+use mneme_proto::numeric::widen;
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Optimizer, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableSpec};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -47,11 +49,13 @@ pub(crate) fn merge(
     mode: PushMode,
     keys: &[u64],
     values: Values<'_>,
+    step: u64,
 ) -> Result<Merged, ClientError> {
     let spec = &*router.spec;
-    check_mode(spec, mode)?;
+    check_mode(spec, mode, step)?;
     let value_bytes = value_bytes(spec, mode);
-    let bytes = bytes_of(spec, mode, keys.len(), value_bytes, values)?;
+    let bytes = bytes_of(spec, mode, keys.len(), values)?;
+    let bytes = &*bytes;
     let sums = matches!(mode, PushMode::Gradient | PushMode::Add);
     if sums {
         check_finite(mode, keys, bytes, value_bytes)?;
@@ -165,19 +169,30 @@ fn add(sum: &mut [u8], row: &[u8]) -> bool {
     finite
 }
 
-fn check_mode(spec: &TableSpec, mode: PushMode) -> Result<(), Refusal> {
-    let refused = |why: &str| {
+fn check_mode(spec: &TableSpec, mode: PushMode, step: u64) -> Result<(), Refusal> {
+    let refused = |why: String| {
         Err(Refusal::Mode {
             mode: mode.word().into(),
-            why: why.into(),
+            why,
         })
     };
     match mode {
-        PushMode::Gradient | PushMode::Add if !spec.schema.is_float() => {
-            refused("the table has u8 planes, which take assign and delete only")
-        }
+        PushMode::Gradient | PushMode::Add if !spec.schema.is_float() => refused(format!(
+            "the table has {}: i8 and u8 take assign and delete only",
+            spec.schema.words()
+        )),
         PushMode::Gradient if spec.optimizer == Optimizer::None => {
-            refused("the table has no optimizer: create it with `--optimizer`")
+            refused("the table has no optimizer: create it with `--optimizer`".into())
+        }
+        PushMode::Gradient if spec.optimizer.wants_step() && step == 0 => refused(
+            "the table's optimizer has step=caller: give the step's number (`--step N`), from 1"
+                .into(),
+        ),
+        _ if step != 0 && !(mode == PushMode::Gradient && spec.optimizer.wants_step()) => {
+            refused(format!(
+                "step {step} has no place in it: a number is for gradients of a table with \
+                 step=caller"
+            ))
         }
         _ => Ok(()),
     }
@@ -191,46 +206,73 @@ fn value_bytes(spec: &TableSpec, mode: PushMode) -> usize {
     }
 }
 
-/// The values as bytes, `value_bytes` per key.
+/// The values as bytes, [`value_bytes`] per key.
 fn bytes_of<'a>(
     spec: &TableSpec,
     mode: PushMode,
     keys: usize,
-    value_bytes: usize,
     values: Values<'a>,
-) -> Result<&'a [u8], ClientError> {
+) -> Result<Cow<'a, [u8]>, ClientError> {
     let shape = |found: String, wanted: String| ClientError::shape("the push", found, wanted);
     if keys > CALL_KEYS_MAX {
-        return Err(shape(
-            format!("{keys} keys"),
-            format!("at most {CALL_KEYS_MAX} a call"),
-        ));
+        let wanted = format!("at most {CALL_KEYS_MAX} a call");
+        return Err(shape(format!("{keys} keys"), wanted));
     }
-    let wanted_numbers = || format!("{keys} x {} numbers", spec.schema.dim());
-    let wanted_bytes = || format!("{keys} x {value_bytes} B");
-    match values {
-        Values::None if mode == PushMode::Delete => Ok(&[]),
-        Values::None if keys == 0 => Ok(&[]),
-        Values::None => Err(shape("no values".into(), wanted_numbers())),
-        Values::F32(_) if mode == PushMode::Assign && !spec.schema.is_float() => {
-            Err(shape("f32 numbers".into(), wanted_bytes()))
-        }
-        Values::F32(numbers) => {
-            // Also for delete: values that would be ignored are a mistake of the caller's.
-            let numbers_wanted = keys * (value_bytes / 4);
-            if numbers.len() != numbers_wanted {
-                return Err(shape(
-                    format!("{} numbers", numbers.len()),
-                    wanted_numbers(),
-                ));
-            }
-            Ok(numbers.as_bytes())
+    let (schema, value_bytes) = (&spec.schema, value_bytes(spec, mode));
+    let dim = schema.dim() as usize;
+    let (dtype, bytes) = match values {
+        Values::None if mode == PushMode::Delete || keys == 0 => return Ok(Cow::Borrowed(&[])),
+        Values::None => {
+            let wanted = format!("{keys} x {dim} numbers");
+            return Err(shape("no values".into(), wanted));
         }
         Values::Rows(rows) if rows.len() != keys * value_bytes => {
-            Err(shape(format!("{} B", rows.len()), wanted_bytes()))
+            let wanted = format!("{keys} x {value_bytes} B ({})", schema.words());
+            return Err(shape(format!("{} B", rows.len()), wanted));
         }
-        Values::Rows(rows) => Ok(rows),
+        Values::Rows(rows) => return Ok(Cow::Borrowed(rows)),
+        Values::F32(numbers) => (Dtype::F32, numbers.as_bytes()),
+        Values::Of(dtype, bytes) => (dtype, bytes),
+    };
+    // Also for delete: values that would be ignored are a mistake of the caller's.
+    let dim = if mode == PushMode::Delete { 0 } else { dim };
+    if bytes.len() != keys * dim * dtype.bytes() as usize {
+        let found = match bytes.len() % dtype.bytes() as usize {
+            0 => format!("{} numbers", bytes.len() / dtype.bytes() as usize),
+            _ => format!("{} B of {dtype}", bytes.len()),
+        };
+        return Err(shape(found, format!("{keys} x {dim} numbers")));
     }
+    let stored = match mode {
+        PushMode::Assign => schema.dtype(),
+        _ => Some(Dtype::F32),
+    };
+    if stored == Some(dtype) || bytes.is_empty() {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    if dtype == Dtype::F32 && schema.is_float() {
+        return Ok(Cow::Owned(narrowed(schema, bytes, keys)));
+    }
+    let wanted = match stored {
+        Some(stored) => format!("{stored} numbers"),
+        None => format!("rows of {value_bytes} B ({})", schema.words()),
+    };
+    Err(shape(format!("{dtype} numbers"), wanted))
+}
+
+/// Rows of f32 in the table's dtypes.
+fn narrowed(schema: &RowSchema, bytes: &[u8], keys: usize) -> Vec<u8> {
+    let (dim, row_bytes) = (schema.dim() as usize, schema.row_bytes() as usize);
+    let mut rows = vec![0; keys * row_bytes];
+    let mut values = vec![0.0; dim];
+    for (from, row) in bytes
+        .chunks_exact(dim * 4)
+        .zip(rows.chunks_exact_mut(row_bytes))
+    {
+        widen(Dtype::F32, from, &mut values);
+        schema.narrow_row(&values, row);
+    }
+    rows
 }
 
 /// B017: every number of the push is looked at before any of it is sent.

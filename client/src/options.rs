@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mneme_proto::frame::{Missing, Status};
 use mneme_proto::map::{PathKind, Tier};
+use mneme_proto::schema::Dtype;
 
 use crate::error::UnavailableKeys;
 
@@ -43,8 +44,12 @@ pub struct PushOptions {
 /// Values of a push, one row per key, in key order.
 #[derive(Debug, Clone, Copy)]
 pub enum Values<'a> {
-    /// `dim` numbers per key: gradients, sums, and rows of tables that are f32 throughout.
+    /// `dim` numbers per key: gradients, sums, and rows of tables of float planes, which are
+    /// rounded to the planes' dtypes by nearest even.
     F32(&'a [f32]),
+    /// `dim` numbers per key of this dtype, little-endian: rows of tables whose planes are all of
+    /// it. f32 is as [`Values::F32`].
+    Of(Dtype, &'a [u8]),
     /// `row_bytes` bytes per key, in the table's own dtypes: for `assign`, and for `gradient`
     /// and `add` as little-endian f32.
     Rows(&'a [u8]),

@@ -7,8 +7,9 @@ use mneme_proto::frame::{Missing, PushMode, Status};
 use mneme_proto::ids::{NodeId, ShardIndex, TableGeneration, TableId};
 use mneme_proto::limits::ERROR_KEYS_NAMED_MAX;
 use mneme_proto::map::{Descriptor, PathKind, TableMap, TableState};
+use mneme_proto::numeric::widen;
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::TableSpec;
+use mneme_proto::schema::{Dtype, StatePart, TableSpec};
 use rustc_hash::FxHashSet;
 use zerocopy::IntoBytes;
 
@@ -144,25 +145,45 @@ impl Table {
         Err(unavailable(self.spec().name.clone(), faults))
     }
 
-    /// [`Table::pull`] of f32 rows (state included where asked for).
+    /// [`Table::pull`] of rows as f32, whatever their dtypes: `dim` numbers per key, then with
+    /// [`PullOptions::with_state`] those of the state (see
+    /// [`mneme_proto::schema::TableSpec::state_parts`]). Exact; counts above 2^24 are rounded.
     ///
     /// # Errors
-    /// As [`Table::pull`]; [`Refusal::Shape`] also if the table has planes that are not f32.
+    /// As [`Table::pull`].
     pub async fn pull_f32(
         &self,
         keys: &[u64],
         out: &mut [f32],
         options: &PullOptions,
     ) -> Result<Vec<Status>, ClientError> {
-        if !self.0.router().spec.schema.is_float() {
-            let wanted = "bytes: it has planes that are not f32";
-            return Err(ClientError::shape(
-                "the buffer",
-                "f32 numbers".into(),
-                wanted.into(),
-            ));
+        let (spec, row_bytes) = (self.spec(), self.pulled_row_bytes(options));
+        let state_bytes = row_bytes - spec.row_bytes() as usize;
+        let parts = spec.state_parts();
+        let counts = state_bytes > 0 && parts.iter().any(|part| part.count);
+        if spec.schema.is_f32() && !counts {
+            return self.pull(keys, out.as_mut_bytes(), options).await;
         }
-        self.pull(keys, out.as_mut_bytes(), options).await
+        let width = spec.schema.dim() as usize + state_bytes / 4;
+        if out.len() != keys.len() * width {
+            let wanted = format!("{} x {width} numbers", keys.len());
+            let found = format!("{} numbers", out.len());
+            return Err(ClientError::shape("the buffer", found, wanted));
+        }
+        let mut rows = vec![0; keys.len() * row_bytes];
+        let statuses = self.pull(keys, &mut rows, options).await?;
+        for (row, out) in rows
+            .chunks_exact(row_bytes)
+            .zip(out.chunks_exact_mut(width))
+        {
+            let (row, state) = row.split_at(spec.row_bytes() as usize);
+            let (values, out) = out.split_at_mut(spec.schema.dim() as usize);
+            spec.schema.widen_row(row, values);
+            if state_bytes > 0 {
+                widen_state(&parts, state, out);
+            }
+        }
+        Ok(statuses)
     }
 
     /// Pulls what can be had: rows whose nodes do not answer are reported, not an error.
@@ -249,7 +270,7 @@ impl Table {
         options: &PushOptions,
     ) -> Result<PushReport, ClientError> {
         let deadline = self.0.client.deadline(options.deadline);
-        let merged = merge(&self.0.router(), mode, keys, values.into())?;
+        let merged = merge(&self.0.router(), mode, keys, values.into(), options.step)?;
         if merged.parts.is_empty() {
             return Ok(PushReport::default());
         }
@@ -384,6 +405,19 @@ pub(crate) fn unexpected(route: &NodeRoute, answer: &NodeResponse) -> ClientErro
     ClientError::Unexpected {
         from: format!("node '{}'", route.name),
         what: format!("'{word}'"),
+    }
+}
+
+/// The state behind a row as f32: counts as numbers.
+fn widen_state(parts: &[StatePart], state: &[u8], out: &mut [f32]) {
+    widen(Dtype::F32, state, out);
+    let mut first = 0;
+    for part in parts {
+        let own = &mut out[first..][..part.elements as usize];
+        if part.count {
+            own.iter_mut().for_each(|n| *n = n.to_bits() as f32);
+        }
+        first += part.elements as usize;
     }
 }
 

@@ -3,27 +3,21 @@
 use mneme_proto::codec;
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 
 use crate::router::Router;
 
 /// A table of f32 rows.
 pub(crate) fn spec(kind: TableKind, dim: u32, shards: u32) -> TableSpec {
     TableSpec {
-        name: "t".into(),
-        tenant: "default".into(),
-        kind,
-        schema: RowSchema::single(Dtype::F32, dim),
         shards,
         optimizer: Optimizer::Sgd {
             lr: 0.5,
             momentum: 0.0,
             weight_decay: 0.0,
         },
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        tenant: "default".into(),
+        ..TableSpec::new("t", kind, RowSchema::single(Dtype::F32, dim))
     }
 }
 

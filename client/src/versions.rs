@@ -35,8 +35,8 @@ impl Table {
         }
     }
 
-    /// Publishes the newest version that was loaded and left to wait ([`crate::Loader::stage`]); older
-    /// ones that wait are forgotten.
+    /// Publishes the newest version that was loaded and left to wait ([`crate::Loader::stage`]);
+    /// older ones that wait are forgotten.
     ///
     /// # Errors
     /// [`Refusal::Conflict`] if none waits, or a replica of it changed.

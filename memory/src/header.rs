@@ -237,6 +237,11 @@ const _: () = assert!(size_of::<RawHeader>() == 384);
 const fn dtype_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => 1,
+        Dtype::F16 => 2,
+        Dtype::Bf16 => 3,
+        Dtype::F8e4m3 => 4,
+        Dtype::F8e5m2 => 5,
+        Dtype::I8 => 6,
         Dtype::U8 => 7,
     }
 }

@@ -1,4 +1,4 @@
-//! Tables as their creator describes them: kind, row schema, optimizer, initializer, limits.
+//! Tables as their creator describes them: kind, row schema, optimizer, initializer, rounding.
 //!
 //! Everything effective is stored, defaults included, and shown by `table describe`. `validate`
 //! is run by whoever makes a schema and again by the catalogue.
@@ -9,71 +9,11 @@
 use rkyv::{Archive, Deserialize, Serialize};
 
 use crate::dense::DenseLayout;
+pub use crate::dtype::Dtype;
+pub use crate::init::Initializer;
 use crate::limits::{DENSE_ROWS_MAX, NAME_BYTES_MAX, PLANES_MAX, ROW_BYTES_MAX, SHARDS_MAX};
-
-/// Element type of a plane.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    Archive,
-    Serialize,
-    Deserialize,
-    serde::Serialize,
-    serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// IEEE 754 binary32: the arithmetic type.
-    F32,
-    /// A byte. Takes assign and delete only.
-    U8,
-}
-
-impl Dtype {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 2] = [Self::F32, Self::U8];
-
-    /// Bytes of one element.
-    #[must_use]
-    pub const fn bytes(self) -> u32 {
-        match self {
-            Self::F32 => 4,
-            Self::U8 => 1,
-        }
-    }
-
-    /// Its word on the command line and in JSON.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::U8 => "u8",
-        }
-    }
-
-    /// Whether gradients and sums make sense on it.
-    #[must_use]
-    pub const fn is_float(self) -> bool {
-        matches!(self, Self::F32)
-    }
-}
-
-impl std::str::FromStr for Dtype {
-    type Err = SchemaError;
-
-    fn from_str(word: &str) -> Result<Self, SchemaError> {
-        Self::ALL
-            .into_iter()
-            .find(|d| d.word() == word)
-            .ok_or_else(|| {
-                SchemaError::new("dtype", format!("'{word}' is unknown; known: f32, u8"))
-            })
-    }
-}
+use crate::numeric::narrow;
+pub use crate::optimizer::{Adam, Decay, EpsForm, Optimizer, OptionValue, StatePart, StepBy};
 
 /// One column group of a row.
 #[derive(
@@ -146,6 +86,63 @@ impl RowSchema {
     pub fn is_float(&self) -> bool {
         self.planes.iter().all(|p| p.dtype.is_float())
     }
+
+    /// The one dtype of all planes, if they have one.
+    #[must_use]
+    pub fn dtype(&self) -> Option<Dtype> {
+        let first = self.planes.first()?.dtype;
+        let same = self.planes.iter().all(|p| p.dtype == first);
+        same.then_some(first)
+    }
+
+    /// Whether every plane is f32: rows are then stored as they are reckoned with.
+    #[must_use]
+    pub fn is_f32(&self) -> bool {
+        self.dtype() == Some(Dtype::F32)
+    }
+
+    /// The planes for people: `codes:u8:256 scale:f32:2`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let word = |p: &Plane| format!("{}:{}:{}", p.name, p.dtype, p.width);
+        self.planes.iter().map(word).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A row's bytes as f32, planes concatenated: exact.
+    ///
+    /// # Panics
+    /// If `row` is not `row_bytes` long or `to` not `dim`.
+    pub fn widen_row(&self, row: &[u8], to: &mut [f32]) {
+        let (mut row, mut to) = (row, to);
+        for plane in &self.planes {
+            let (bytes, row_rest) = row.split_at(plane.bytes());
+            let (values, to_rest) = to.split_at_mut(plane.width as usize);
+            crate::numeric::widen(plane.dtype, bytes, values);
+            (row, to) = (row_rest, to_rest);
+        }
+    }
+
+    /// f32 as a row's bytes, by nearest even.
+    ///
+    /// # Panics
+    /// As [`RowSchema::widen_row`].
+    pub fn narrow_row(&self, from: &[f32], row: &mut [u8]) {
+        let (mut from, mut row) = (from, row);
+        for plane in &self.planes {
+            let (values, from_rest) = from.split_at(plane.width as usize);
+            let (bytes, row_rest) = row.split_at_mut(plane.bytes());
+            narrow(plane.dtype, values, bytes);
+            (from, row) = (from_rest, row_rest);
+        }
+    }
+}
+
+impl Plane {
+    /// Bytes of it in one row.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.dtype.bytes() as usize * self.width as usize
+    }
 }
 
 /// How keys map to rows.
@@ -172,159 +169,14 @@ pub enum TableKind {
     },
 }
 
-/// The optimizer that a node runs on pushed gradients. Arithmetic is f32 (DESIGN 16).
+/// How what gradients and sums make is rounded to a dtype narrower than f32.
 #[derive(
     Debug,
     Clone,
     Copy,
     PartialEq,
-    Archive,
-    Serialize,
-    Deserialize,
-    serde::Serialize,
-    serde::Deserialize,
-)]
-#[serde(rename_all = "snake_case", tag = "name")]
-pub enum Optimizer {
-    /// None: assign, add and delete only; a gradient is refused.
-    None,
-    /// Stochastic gradient descent: `g += weight_decay * w; m = momentum * m + g; w -= lr * m`
-    /// (without momentum `w -= lr * g`).
-    Sgd {
-        /// Learning rate.
-        lr: f32,
-        /// Momentum; 0 keeps no state.
-        momentum: f32,
-        /// L2 weight decay, on rows in the push only.
-        weight_decay: f32,
-    },
-    /// Duchi et al. 2011: `acc += g^2; w -= lr * g / (sqrt(acc) + eps)`.
-    Adagrad {
-        /// Learning rate.
-        lr: f32,
-        /// Added to the root.
-        eps: f32,
-        /// The accumulator of a new row.
-        acc0: f32,
-    },
-}
-
-impl Optimizer {
-    /// Its word on the command line; `none` without one.
-    #[must_use]
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Sgd { .. } => "sgd",
-            Self::Adagrad { .. } => "adagrad",
-        }
-    }
-
-    /// Names of the state vectors kept per row, each of `dim` f32, in slab order.
-    #[must_use]
-    pub fn state_names(&self) -> &'static [&'static str] {
-        match self {
-            Self::Sgd { momentum, .. } if *momentum != 0.0 => &["m"],
-            Self::Adagrad { .. } => &["acc"],
-            _ => &[],
-        }
-    }
-
-    /// Bytes of state per row of `dim` elements.
-    #[must_use]
-    pub fn state_bytes(&self, dim: u32) -> u32 {
-        self.state_names().len() as u32 * dim * 4
-    }
-
-    /// Builds an optimizer from its word and `k=v` options over the defaults of `CLI.md`.
-    ///
-    /// # Errors
-    /// [`SchemaError`] naming the option that is unknown or out of range.
-    pub fn from_options(word: &str, options: &[(String, f32)]) -> Result<Self, SchemaError> {
-        let mut made = match word {
-            "none" => Self::None,
-            "sgd" => Self::Sgd {
-                lr: 0.01,
-                momentum: 0.0,
-                weight_decay: 0.0,
-            },
-            "adagrad" => Self::Adagrad {
-                lr: 0.01,
-                eps: 1e-10,
-                acc0: 0.0,
-            },
-            other => {
-                let why = format!("'{other}' is unknown; known: none, sgd, adagrad");
-                return Err(SchemaError::new("optimizer", why));
-            }
-        };
-        for (name, value) in options {
-            let field = match (&mut made, name.as_str()) {
-                (Self::Sgd { lr, .. } | Self::Adagrad { lr, .. }, "lr") => lr,
-                (Self::Sgd { momentum, .. }, "momentum") => momentum,
-                (Self::Sgd { weight_decay, .. }, "weight_decay") => weight_decay,
-                (Self::Adagrad { eps, .. }, "eps") => eps,
-                (Self::Adagrad { acc0, .. }, "acc0") => acc0,
-                _ => {
-                    let why = format!("{word} has no such option");
-                    return Err(SchemaError::new(name.clone(), why));
-                }
-            };
-            *field = *value;
-        }
-        made.validate()?;
-        Ok(made)
-    }
-
-    /// Its options with their effective values, for `describe`.
-    #[must_use]
-    pub fn options(&self) -> Vec<(&'static str, f32)> {
-        match *self {
-            Self::None => vec![],
-            Self::Sgd {
-                lr,
-                momentum,
-                weight_decay,
-            } => {
-                vec![
-                    ("lr", lr),
-                    ("momentum", momentum),
-                    ("weight_decay", weight_decay),
-                ]
-            }
-            Self::Adagrad { lr, eps, acc0 } => vec![("lr", lr), ("eps", eps), ("acc0", acc0)],
-        }
-    }
-
-    /// Checks the hyper-parameters (B014). `lr = 0` is legal: a push then changes no weight.
-    ///
-    /// # Errors
-    /// [`SchemaError`] naming the option.
-    pub fn validate(&self) -> Result<(), SchemaError> {
-        for (name, value) in self.options() {
-            let ok = value.is_finite() && value >= 0.0 && (name != "momentum" || value < 1.0);
-            if !ok {
-                let want = if name == "momentum" {
-                    "in [0, 1)"
-                } else {
-                    "finite and >= 0"
-                };
-                return Err(SchemaError::new(
-                    name,
-                    format!("{value} is refused: it must be {want}"),
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// How a new row is made: a pure function of seed, table id and key (B041).
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
+    Eq,
+    Default,
     Archive,
     Serialize,
     Deserialize,
@@ -332,74 +184,22 @@ impl Optimizer {
     serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Initializer {
-    /// All zeros.
-    Zeros,
-    /// Every element the same.
-    Constant(f32),
-    /// Uniform in `[low, high)`.
-    Uniform {
-        /// Lower bound.
-        low: f32,
-        /// Upper bound.
-        high: f32,
-    },
-    /// Normal.
-    Normal {
-        /// Mean.
-        mean: f32,
-        /// Standard deviation.
-        std: f32,
-    },
+pub enum Rounding {
+    /// To nearest, ties to even. Updates of less than half a unit in the last place are lost.
+    #[default]
+    Nearest,
+    /// To one of the two neighbours, the nearer the likelier: right on average. A pure function
+    /// of seed, table, key, push and element.
+    Stochastic,
 }
 
-impl std::fmt::Display for Initializer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Rounding {
+    /// Its word on the command line and in JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
         match self {
-            Self::Zeros => f.write_str("zeros"),
-            Self::Constant(v) => write!(f, "constant:{v}"),
-            Self::Uniform { low, high } => write!(f, "uniform:{low}:{high}"),
-            Self::Normal { mean, std } => write!(f, "normal:{mean}:{std}"),
-        }
-    }
-}
-
-impl std::str::FromStr for Initializer {
-    type Err = SchemaError;
-
-    fn from_str(text: &str) -> Result<Self, SchemaError> {
-        let bad = || {
-            let why =
-                format!("'{text}' is none of zeros, constant:V, uniform:A:B, normal:MEAN:STD");
-            SchemaError::new("init", why)
-        };
-        let number = |s: &str| {
-            s.parse::<f32>()
-                .ok()
-                .filter(|v| v.is_finite())
-                .ok_or_else(bad)
-        };
-        let parts: Vec<&str> = text.split(':').collect();
-        match parts[..] {
-            ["zeros"] => Ok(Self::Zeros),
-            ["constant", v] => Ok(Self::Constant(number(v)?)),
-            ["uniform", a, b] => {
-                let (low, high) = (number(a)?, number(b)?);
-                if low < high {
-                    Ok(Self::Uniform { low, high })
-                } else {
-                    Err(bad())
-                }
-            }
-            ["normal", m, s] => {
-                let (mean, std) = (number(m)?, number(s)?);
-                if std >= 0.0 {
-                    Ok(Self::Normal { mean, std })
-                } else {
-                    Err(bad())
-                }
-            }
-            _ => Err(bad()),
+            Self::Nearest => "nearest",
+            Self::Stochastic => "stochastic",
         }
     }
 }
@@ -411,7 +211,7 @@ impl std::str::FromStr for Initializer {
 pub struct TableSpec {
     /// Its name, unique within the tenant.
     pub name: String,
-    /// The tenant that owns it.
+    /// The tenant that owns it; empty in a client's request for its own.
     pub tenant: String,
     /// Hashed or dense.
     pub kind: TableKind,
@@ -429,6 +229,11 @@ pub struct TableSpec {
     pub default_value: f32,
     /// A key that always reads as zeros and ignores pushes.
     pub padding_key: Option<u64>,
+    /// How results are rounded to the planes' dtypes.
+    pub rounding: Rounding,
+    /// Whether an f32 copy of each row is kept beside its state: gradients and sums act on it,
+    /// and the row is what it rounds to.
+    pub master: bool,
 }
 
 /// Why a schema is refused: the field and the reason.
@@ -471,6 +276,26 @@ pub fn validate_name(field: &str, name: &str) -> Result<(), SchemaError> {
 }
 
 impl TableSpec {
+    /// A table with default shards, zeros for new and absent rows, and no optimizer. Its tenant
+    /// is left open: a client that creates it fills in its own.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: TableKind, schema: RowSchema) -> Self {
+        Self {
+            name: name.into(),
+            tenant: String::new(),
+            kind,
+            schema,
+            shards: 0,
+            optimizer: Optimizer::None,
+            init: Initializer::Zeros,
+            seed: 1,
+            default_value: 0.0,
+            padding_key: None,
+            rounding: Rounding::Nearest,
+            master: false,
+        }
+    }
+
     /// Checks everything that does not need the cluster.
     ///
     /// # Errors
@@ -483,23 +308,35 @@ impl TableSpec {
             let why = format!("{} is not a power of two up to {SHARDS_MAX}", self.shards);
             return Err(SchemaError::new("shards", why));
         }
+        self.validate_arithmetic()?;
+        self.validate_values()
+    }
+
+    /// Optimizer, rounding and master copy against the planes.
+    fn validate_arithmetic(&self) -> Result<(), SchemaError> {
         self.optimizer.validate()?;
+        self.init.validate()?;
+        let planes = self.schema.words();
         if self.optimizer != Optimizer::None && !self.schema.is_float() {
             let why = format!(
-                "{} needs float planes, this table has u8",
+                "{} needs float planes, this table has {planes}: i8 and u8 take assign and \
+                 delete only",
                 self.optimizer.word()
             );
             return Err(SchemaError::new("optimizer", why));
         }
-        if !self.default_value.is_finite() {
-            return Err(SchemaError::new("default", "it must be finite"));
+        let narrow = self.schema.is_float() && !self.schema.is_f32();
+        for (field, asked) in [
+            ("rounding", self.rounding == Rounding::Stochastic),
+            ("master", self.master),
+        ] {
+            if asked && !narrow {
+                let why =
+                    format!("it is for f16, bf16, f8e4m3 and f8e5m2 rows, this table has {planes}");
+                return Err(SchemaError::new(field, why));
+            }
         }
-        let dense = matches!(self.kind, TableKind::Dense { .. });
-        if dense && self.default_value.to_bits() != 0 {
-            let why = "a dense table has every row from creation: use init";
-            return Err(SchemaError::new("default", why));
-        }
-        self.validate_bytes_values()
+        Ok(())
     }
 
     fn validate_schema(&self) -> Result<(), SchemaError> {
@@ -535,28 +372,60 @@ impl TableSpec {
                 let why = format!("{rows} is over the limit of {DENSE_ROWS_MAX}");
                 Err(SchemaError::new("rows", why))
             }
+            TableKind::Dense { rows } if self.padding_key.is_some_and(|key| key >= rows) => {
+                let key = self.padding_key.unwrap_or_default();
+                let why = format!("{key} is no row: the table has rows 0 to {}", rows - 1);
+                Err(SchemaError::new("padding-key", why))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Byte planes take only values that are bytes: nothing is rounded in silence.
-    fn validate_bytes_values(&self) -> Result<(), SchemaError> {
-        if self.schema.planes.iter().all(|p| p.dtype.is_float()) {
-            return Ok(());
+    /// Default and initial rows must be values of every plane: whole numbers in range for i8 and
+    /// u8, where nothing is rounded in silence, and finite ones for floats.
+    fn validate_values(&self) -> Result<(), SchemaError> {
+        if !self.default_value.is_finite() {
+            return Err(SchemaError::new("default", "it must be finite"));
         }
-        let is_byte = |v: f32| v.fract() == 0.0 && (0.0..=255.0).contains(&v);
-        if !is_byte(self.default_value) {
-            let why = format!("{} does not fit u8", self.default_value);
+        let dense = matches!(self.kind, TableKind::Dense { .. });
+        if dense && self.default_value.to_bits() != 0 {
+            let why = "a dense table has every row from creation: use init";
             return Err(SchemaError::new("default", why));
         }
-        match self.init {
-            Initializer::Zeros => Ok(()),
-            Initializer::Constant(v) if is_byte(v) => Ok(()),
-            other => Err(SchemaError::new(
-                "init",
-                format!("{other} does not fit u8 planes"),
-            )),
+        for dtype in self.schema.planes.iter().map(|p| p.dtype) {
+            let misfit = |what: String| {
+                let range = match dtype {
+                    Dtype::I8 => "whole numbers from -128 to 127".to_owned(),
+                    Dtype::U8 => "whole numbers from 0 to 255".to_owned(),
+                    _ => format!("magnitudes up to {:?}", dtype.largest()),
+                };
+                format!("{what} does not fit {dtype}, which holds {range}")
+            };
+            let fits = |value: f32| {
+                let mut bytes = [0; 4];
+                let bytes = &mut bytes[..dtype.bytes() as usize];
+                narrow(dtype, &[value], bytes);
+                let mut back = [0.0];
+                crate::numeric::widen(dtype, bytes, &mut back);
+                match dtype.is_float() {
+                    true => back[0].is_finite(),
+                    false => back[0] == value,
+                }
+            };
+            if !fits(self.default_value) {
+                let why = misfit(self.default_value.to_string());
+                return Err(SchemaError::new("default", why));
+            }
+            let constant = matches!(self.init, Initializer::Zeros | Initializer::Constant(_));
+            let made = match self.init {
+                Initializer::Constant(value) => value,
+                other => other.magnitude(),
+            };
+            if !fits(made) || !(constant || dtype.is_float()) {
+                return Err(SchemaError::new("init", misfit(self.init.to_string())));
+            }
         }
+        Ok(())
     }
 
     /// Bytes of one row.
@@ -565,10 +434,28 @@ impl TableSpec {
         self.schema.row_bytes()
     }
 
-    /// Bytes of optimizer state per row.
+    /// What stands behind a row: the optimizer's state, then the master copy.
+    #[must_use]
+    pub fn state_parts(&self) -> Vec<StatePart> {
+        let dim = self.schema.dim();
+        let mut parts = self.optimizer.state_parts(dim);
+        if self.master {
+            parts.push(StatePart {
+                name: "master",
+                elements: dim,
+                count: false,
+            });
+        }
+        parts
+    }
+
+    /// Bytes of state per row.
     #[must_use]
     pub fn state_bytes(&self) -> u32 {
-        self.optimizer.state_bytes(self.schema.dim())
+        self.state_parts()
+            .iter()
+            .map(|part| part.elements * 4)
+            .sum()
     }
 
     /// Where rows of a dense table are; `None` for a hashed one.
@@ -585,15 +472,9 @@ impl TableSpec {
     /// The row that answers an absent key: `default_value` in every element.
     #[must_use]
     pub fn default_row(&self) -> Vec<u8> {
-        let mut row = Vec::with_capacity(self.row_bytes() as usize);
-        for plane in &self.schema.planes {
-            for _ in 0..plane.width {
-                match plane.dtype {
-                    Dtype::F32 => row.extend_from_slice(&self.default_value.to_le_bytes()),
-                    Dtype::U8 => row.push(self.default_value as u8),
-                }
-            }
-        }
+        let mut row = vec![0; self.row_bytes() as usize];
+        let values = vec![self.default_value; self.schema.dim() as usize];
+        self.schema.narrow_row(&values, &mut row);
         row
     }
 }

@@ -38,10 +38,9 @@ pub fn untouched(table: &Table, view: &PushView<'_>) -> Vec<ShardIndex> {
 
 /// Orders, applies and acknowledges every part.
 pub fn answer(table: &Table, view: &PushView<'_>, moment: Moment, scratch: &mut Scratch) -> Pushed {
-    let check = table
-        .rules
-        .check_push(view.mode, view.header.value_bytes.get());
-    let value_bytes = view.header.value_bytes.get() as usize;
+    let (value_bytes, step) = (view.header.value_bytes.get(), view.header.step.get());
+    let check = table.rules.check_push(view.mode, value_bytes, step);
+    let value_bytes = value_bytes as usize;
     let mut pushed = Pushed::default();
     let mut at = 0;
     for part in view.parts {
@@ -50,6 +49,7 @@ pub fn answer(table: &Table, view: &PushView<'_>, moment: Moment, scratch: &mut 
             mode: view.mode,
             keys: &view.keys[at..to],
             payload: &view.payload[at * value_bytes..to * value_bytes],
+            step,
         };
         at = to;
         let (shard, epoch) = (part.shard.get(), Epoch(part.epoch.get()));

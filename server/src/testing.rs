@@ -14,7 +14,7 @@ use mneme_proto::ids::{
     ClusterId, Epoch, Generation, RegionId, SessionId, ShardIndex, TableGeneration, TableId,
 };
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, RowSchema, TableKind, TableSpec};
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
@@ -28,16 +28,9 @@ use crate::table::{MutableShard, Place, SealedSet, Table};
 /// A hashed f32 table of dim 1 and one shard, without an optimizer.
 pub fn spec(name: &str) -> TableSpec {
     TableSpec {
-        name: name.into(),
-        tenant: "default".into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, 1),
         shards: 1,
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        tenant: "default".into(),
+        ..TableSpec::new(name, TableKind::Hashed, RowSchema::single(Dtype::F32, 1))
     }
 }
 
@@ -142,9 +135,10 @@ pub fn table(id: u64, spec: TableSpec) -> Table {
             },
             None => MutableKind::Hashed,
         };
+        let mut words = Vec::new();
         let fill = |local, row: &mut [u8], state: &mut [u8]| {
             let layout = rules.dense.as_ref().expect("dense");
-            rules.fresh(layout.row_of(shard, local), row, state);
+            rules.fresh(layout.row_of(shard, local), row, state, &mut words);
         };
         let spec = MutableSpec {
             cluster: ClusterId(1),

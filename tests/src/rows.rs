@@ -3,22 +3,14 @@
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{ClientError, PullOptions, PushOptions, PushReport};
 use mneme_proto::frame::{Missing, PushMode, Status};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 
 /// A hashed f32 table of the default tenant, with default shards, zeros for new rows.
 #[must_use]
 pub fn hashed(name: &str, dim: u32, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        name: name.into(),
-        tenant: String::new(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, dim),
-        shards: 0,
         optimizer,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(name, TableKind::Hashed, RowSchema::single(Dtype::F32, dim))
     }
 }
 
@@ -33,7 +25,7 @@ pub fn dense(name: &str, rows: u64, dim: u32, optimizer: Optimizer) -> TableSpec
 
 /// Plain SGD.
 #[must_use]
-pub const fn sgd(lr: f32) -> Optimizer {
+pub const fn sgd(lr: f64) -> Optimizer {
     Optimizer::Sgd {
         lr,
         momentum: 0.0,
@@ -43,11 +35,25 @@ pub const fn sgd(lr: f32) -> Optimizer {
 
 /// Adagrad.
 #[must_use]
-pub const fn adagrad(lr: f32, eps: f32, acc0: f32) -> Optimizer {
+pub const fn adagrad(lr: f64, eps: f64, acc0: f64) -> Optimizer {
     Optimizer::Adagrad { lr, eps, acc0 }
 }
 
-/// An f32 table.
+/// Any optimizer, its options as on the command line: `lr=.1 eps=1e-8`.
+///
+/// # Panics
+/// If there is none such.
+#[must_use]
+pub fn optimizer(word: &str, options: &str) -> Optimizer {
+    let pair = |o: &str| {
+        let (name, value) = o.split_once('=').expect("k=v");
+        (name.to_owned(), value.to_owned())
+    };
+    let options: Vec<_> = options.split_whitespace().map(pair).collect();
+    Optimizer::from_options(word, &options).unwrap_or_else(|e| panic!("{word}: {e}"))
+}
+
+/// A table of float planes, seen as f32.
 pub struct Rows {
     /// The table itself.
     pub table: Table,
@@ -146,6 +152,32 @@ impl Rows {
     /// If the push fails.
     pub fn gradient(&self, keys: &[u64], values: &[f32]) -> PushReport {
         self.push(PushMode::Gradient, keys, values).expect("a push")
+    }
+
+    /// [`Rows::gradient`] with the caller's step number.
+    ///
+    /// # Panics
+    /// If the push fails.
+    pub fn gradient_at(&self, step: u64, keys: &[u64], values: &[f32]) -> PushReport {
+        let options = PushOptions {
+            step,
+            ..PushOptions::default()
+        };
+        let pushed = self.table.push(PushMode::Gradient, keys, values, &options);
+        pushed.expect("a push")
+    }
+
+    /// The bytes of rows as they are stored.
+    ///
+    /// # Panics
+    /// If the pull fails.
+    #[must_use]
+    pub fn stored(&self, keys: &[u64]) -> Vec<u8> {
+        let row_bytes = self.table.spec().row_bytes() as usize;
+        let mut out = vec![0; keys.len() * row_bytes];
+        let options = PullOptions::missing(Missing::Error);
+        self.table.pull(keys, &mut out, &options).expect("a pull");
+        out
     }
 
     /// Replaces rows.

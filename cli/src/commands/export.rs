@@ -17,12 +17,13 @@ use super::Session;
 use super::import::progress;
 use crate::files::{Column, Format, RowWriter};
 use crate::limits::FILE_CHUNK_BYTES;
-use crate::output::{bytes, count};
+use crate::output::{bytes, of};
 
-/// Write a table's rows to a file (.safetensors or .npy).
+/// Write a table's rows to a file: .safetensors, .npy, .npz or .parquet.
 ///
-/// A safetensors file holds a tensor for every plane, and `keys` where the table is hashed. Of a
-/// hashed table FILE.npy holds the rows and FILE.keys.npy their keys.
+/// The file holds a tensor (or column) for every plane, named as it is, and `keys` where the table
+/// is hashed. Of a hashed table FILE.npy holds the rows, their planes one after the other, and
+/// FILE.keys.npy the keys. npy and npz have no names for bf16 and fp8: `import --dtype` says them.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The table.
@@ -77,9 +78,9 @@ pub fn run(args: &ExportArgs, session: &Session) -> anyhow::Result<()> {
             .iter()
             .map(|f| f.display().to_string())
             .collect();
-        let (rows, size) = (count(rows), bytes(exported.bytes));
+        let (rows, size) = (of(rows, "row"), bytes(exported.bytes));
         format!(
-            "table '{}': {rows} rows, {size} in {}",
+            "table '{}': {rows}, {size} in {}",
             args.name,
             files.join(", ")
         )
@@ -130,10 +131,7 @@ fn write_rows(
             }
         };
         table.pull(wanted, &mut piece, &options)?;
-        writer.write(first, &piece)?;
-        if keys.is_some() {
-            writer.write_keys(first, wanted)?;
-        }
+        writer.write(if keys.is_some() { wanted } else { &[] }, &piece)?;
         first += count;
         progress.set_position(first);
     }

@@ -5,8 +5,11 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 
 use anyhow::{Context, bail};
+use bytes::Bytes;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use mneme_client::blocking::{Client, Loader, Table};
@@ -14,34 +17,47 @@ use mneme_client::{LoadAt, LoadRows, PushOptions, Values};
 use mneme_proto::control::TableSummary;
 use mneme_proto::frame::PushMode;
 use mneme_proto::map::TableState;
-use mneme_proto::schema::{Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Plane, RowSchema, TableKind, TableSpec};
 use serde::Serialize;
 
 use super::Session;
 use super::table::plan::{free_bytes, table_bytes};
-use crate::files::{self, OnDuplicate, RowFile, keep_mask};
-use crate::limits::FILE_CHUNK_BYTES;
-use crate::output::{bytes, count};
+use crate::files::{self, FileError, OnDuplicate, RowFile, Wanted, keep_mask};
+use crate::limits::{FILE_CHUNK_BYTES, PIECES_AHEAD};
+use crate::output::{bytes, of};
 
-/// Bring the rows of a file (.safetensors or .npy) into a table.
+/// Bring the rows of a file into a table.
+///
+/// FILE is .safetensors, .npy, .npz, .parquet, a .safetensors.index.json, or a manifest .json of
+/// raw rows; or a folder that holds model.safetensors, its index, a manifest.json, or HugeCTR's
+/// `key` and `emb_vector`. It is checked as a whole before the first row is stored; one that is
+/// refused changes nothing. Rows are moved bit for bit, never converted. A table of several planes
+/// takes one tensor (or column) for each, by its name.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     /// The table.
     name: String,
-    /// The file: a 2-D f32 or u8 array, a row of it a row of the table.
+    /// The file or folder: a 2-D array, a row of it a row of the table.
     file: PathBuf,
-    /// The tensor of a safetensors file that holds the rows, where it has several.
+    /// The tensor or column that holds the rows, where there are several.
     #[arg(long, value_name = "T")]
     tensor: Option<String>,
-    /// The rows' keys: a 1-D u64 or i64 .npy file. A hashed export brings its own.
+    /// The rows' keys: a 1-D u64 or i64 .npy file. A hashed export brings its own. Negative i64
+    /// are taken as their two's complement: -1 is key 18446744073709551615.
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
+    /// What bytes without a type are: npy has none for bf16 (<V2) and fp8 (<V1, or |u1).
+    #[arg(long, value_name = "D")]
+    dtype: Option<Dtype>,
     /// Make the table: dense, or hashed where there are keys.
     #[arg(long)]
     create: bool,
     /// Load a sealed generation and publish it whole; else the rows are assigned.
     #[arg(long)]
     seal: bool,
+    /// Leave the sealed generation to wait for `table publish`.
+    #[arg(long, requires = "seal")]
+    no_publish: bool,
     /// What to do when a key stands twice.
     #[arg(long, value_enum, value_name = "HOW", default_value = "refuse")]
     on_duplicate: OnDuplicate,
@@ -67,11 +83,16 @@ struct Source {
 
 impl Source {
     fn open(args: &ImportArgs, planes: Option<&[Plane]>, dense: bool) -> anyhow::Result<Self> {
-        let file = files::open(&args.file, args.tensor.as_deref(), planes)?;
+        let wanted = Wanted {
+            tensor: args.tensor.as_deref(),
+            planes,
+            dtype: args.dtype,
+        };
+        let mut file = files::open(&args.file, &wanted)?;
         let keys = match &args.keys {
             Some(path) => Some(files::read_keys(path)?),
             // The keys of a hashed export mean nothing to a dense table: refused further on.
-            None => file.keys()?,
+            None => file.take_keys()?,
         };
         let Some(keys) = keys else {
             return Ok(Self {
@@ -82,11 +103,8 @@ impl Source {
         };
         let named = args.keys.as_ref().unwrap_or(&args.file).display();
         if keys.len() as u64 != file.rows() {
-            let (keys, rows) = (keys.len(), file.rows());
-            bail!(
-                "{named}: {keys} keys for the {rows} rows of {}",
-                args.file.display()
-            );
+            let (keys, rows) = (of(keys.len() as u64, "key"), of(file.rows(), "row"));
+            bail!("{named}: {keys} for the {rows} of {}", args.file.display());
         }
         if dense {
             bail!(
@@ -111,32 +129,33 @@ impl Source {
     }
 
     /// Calls `send` with pieces of the rows: the index of the first one, their keys, their bytes.
+    /// The next piece is read from the file meanwhile.
     fn stream(
-        &self,
+        &mut self,
         progress: &ProgressBar,
-        mut send: impl FnMut(u64, &[u64], &[u8]) -> anyhow::Result<()>,
+        mut send: impl FnMut(u64, &[u64], Bytes) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let stride = self.file.row_bytes();
-        let chunk_rows = (FILE_CHUNK_BYTES / stride).max(1) as u64;
-        let mut rows = Vec::new();
-        let mut first = 0;
-        while first < self.file.rows() {
-            let count = chunk_rows.min(self.file.rows() - first) as usize;
-            rows.resize(count * stride, 0);
-            self.file.read(first, &mut rows)?;
-            let at = first as usize..first as usize + count;
-            match (&self.keys, &self.keep) {
-                (None, _) => send(first, &[], &rows)?,
-                (Some(keys), None) => send(first, &keys[at], &rows)?,
-                (Some(keys), Some(keep)) => {
-                    let (keys, rows) = kept(&keys[at.clone()], &rows, &keep[at]);
-                    send(first, &keys, &rows)?;
+        let Self { file, keys, keep } = self;
+        let stride = file.row_bytes();
+        thread::scope(|scope| {
+            let (pieces, read) = sync_channel(PIECES_AHEAD);
+            scope.spawn(move || read_ahead(file, &pieces));
+            for piece in read {
+                let (first, rows) = piece?;
+                let end = first + (rows.len() / stride) as u64;
+                let at = first as usize..end as usize;
+                match (&*keys, &*keep) {
+                    (None, _) => send(first, &[], rows.into())?,
+                    (Some(keys), None) => send(first, &keys[at], rows.into())?,
+                    (Some(keys), Some(keep)) => {
+                        let (keys, rows) = kept(&keys[at.clone()], &rows, &keep[at]);
+                        send(first, &keys, rows.into())?;
+                    }
                 }
+                progress.set_position(end);
             }
-            first += count as u64;
-            progress.set_position(first);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn schema(&self) -> RowSchema {
@@ -183,8 +202,8 @@ impl Source {
         }
         match spec.kind {
             TableKind::Dense { rows } if rows != self.file.rows() => {
-                let (file, found) = (args.file.display(), self.file.rows());
-                bail!("{file} has {found} rows, table '{}' has {rows}", spec.name)
+                let (file, found) = (args.file.display(), of(self.file.rows(), "row"));
+                bail!("{file} has {found}, table '{}' has {rows}", spec.name)
             }
             TableKind::Hashed if self.keys.is_none() => bail!(
                 "table '{}' is hashed and {} has no keys: give --keys FILE.npy",
@@ -193,6 +212,23 @@ impl Source {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+/// Reads a file in pieces until all are taken, or nobody takes them any more.
+fn read_ahead(file: &mut RowFile, pieces: &SyncSender<Result<(u64, Vec<u8>), FileError>>) {
+    let stride = file.row_bytes();
+    let piece_rows = (FILE_CHUNK_BYTES / stride).max(1) as u64;
+    let mut first = 0;
+    while first < file.rows() {
+        let count = piece_rows.min(file.rows() - first);
+        let mut rows = vec![0; count as usize * stride];
+        let read = file.read(first, &mut rows).map(|()| (first, rows));
+        let failed = read.is_err();
+        if pieces.send(read).is_err() || failed {
+            return;
+        }
+        first += count;
     }
 }
 
@@ -220,8 +256,10 @@ impl ImportArgs {
             file: file.to_owned(),
             tensor: Some(tensor.into()),
             keys: None,
+            dtype: None,
             create: true,
             seal: true,
+            no_publish: false,
             on_duplicate: OnDuplicate::Refuse,
         }
     }
@@ -231,12 +269,12 @@ impl Imported {
     /// What was imported, for people.
     #[must_use]
     pub fn text(&self) -> String {
-        let (rows, size) = (count(self.rows), bytes(self.bytes));
+        let (rows, size) = (of(self.rows, "row"), bytes(self.bytes));
         let how = match self.generation {
             0 => self.state.to_owned(),
             generation => format!("{} as generation {generation}", self.state),
         };
-        format!("table '{}': {rows} rows, {size}, {how}", self.table)
+        format!("table '{}': {rows}, {size}, {how}", self.table)
     }
 }
 
@@ -263,7 +301,7 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
         .filter(|s| s.schema.planes.len() > 1)
         .map(|s| &s.schema.planes[..]);
     let dense = spec.is_some_and(|s| matches!(s.kind, TableKind::Dense { .. }));
-    let source = Source::open(args, planes, dense)?;
+    let mut source = Source::open(args, planes, dense)?;
     let table = match &existing {
         Some(found) => {
             source.fits(args, &found.spec)?;
@@ -283,7 +321,7 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
             client.create_table(spec)?
         }
     };
-    let done = store(args, session, &source, &table);
+    let done = store(args, session, &mut source, &table);
     if done.is_err() && args.create {
         // Best effort: the error that is reported is the one that counts.
         let _ = client.drop_table(&args.name);
@@ -292,7 +330,11 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
         table: args.name.clone(),
         rows: source.rows(),
         bytes: source.rows() * source.file.row_bytes() as u64,
-        state: if args.seal { "sealed" } else { "mutable" },
+        state: match (args.seal, args.no_publish) {
+            (true, true) => "waiting",
+            (true, false) => "sealed",
+            (false, _) => "mutable",
+        },
         generation: done?,
     })
 }
@@ -319,21 +361,17 @@ fn existing(args: &ImportArgs, client: &Client) -> anyhow::Result<Option<TableSu
 
 fn new_spec(args: &ImportArgs, client: &Client, source: &Source) -> TableSpec {
     TableSpec {
-        name: args.name.clone(),
         tenant: client.config().tenant.clone(),
-        kind: match source.keys {
-            Some(_) => TableKind::Hashed,
-            None => TableKind::Dense {
-                rows: source.file.rows(),
+        ..TableSpec::new(
+            args.name.clone(),
+            match source.keys {
+                Some(_) => TableKind::Hashed,
+                None => TableKind::Dense {
+                    rows: source.file.rows(),
+                },
             },
-        },
-        schema: source.schema(),
-        shards: 0,
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+            source.schema(),
+        )
     }
 }
 
@@ -351,10 +389,10 @@ fn has_room(
     let free = free_bytes(&client.status()?);
     if wanted > free {
         bail!(
-            "{}: {} rows take {wanted} B of memory, the cluster has {free} B free: add a node or \
-             larger pools",
+            "{}: the memory that {} would take is {wanted} B, the cluster has {free} B free: add a \
+             node or larger pools",
             args.file.display(),
-            source.rows()
+            of(source.rows(), "row")
         );
     }
     Ok(())
@@ -364,27 +402,28 @@ fn has_room(
 fn store(
     args: &ImportArgs,
     session: &Session,
-    source: &Source,
+    source: &mut Source,
     table: &Table,
 ) -> anyhow::Result<u64> {
     let progress = progress(session, source.file.rows());
     let generation = if args.seal {
-        load(session, source, table, &progress)?
+        load(args, session, source, table, &progress)?
     } else {
         let options = PushOptions {
             deadline: session.step_deadline(),
             ..PushOptions::default()
         };
+        let (keyed, stride) = (source.keys.is_some(), source.file.row_bytes());
         source.stream(&progress, |first, keys, rows| {
             let ids: Vec<u64>;
-            let keys = if source.keys.is_some() {
+            let keys = if keyed {
                 keys
             } else {
-                let count = (rows.len() / source.file.row_bytes()) as u64;
+                let count = (rows.len() / stride) as u64;
                 ids = (first..first + count).collect();
                 &ids
             };
-            table.push(PushMode::Assign, keys, Values::Rows(rows), &options)?;
+            table.push(PushMode::Assign, keys, Values::Rows(&rows), &options)?;
             Ok(())
         })?;
         0
@@ -394,8 +433,9 @@ fn store(
 }
 
 fn load(
+    args: &ImportArgs,
     session: &Session,
-    source: &Source,
+    source: &mut Source,
     table: &Table,
     progress: &ProgressBar,
 ) -> anyhow::Result<u64> {
@@ -411,6 +451,7 @@ fn load(
     };
     let mut loader = table.load(rows, session.step_deadline())?;
     match put_all(source, &mut loader, progress) {
+        Ok(()) if args.no_publish => Ok(loader.stage()?.0),
         Ok(()) => Ok(loader.publish()?.0),
         Err(error) => {
             loader.abandon();
@@ -419,13 +460,14 @@ fn load(
     }
 }
 
-fn put_all(source: &Source, loader: &mut Loader, progress: &ProgressBar) -> anyhow::Result<()> {
+fn put_all(source: &mut Source, loader: &mut Loader, progress: &ProgressBar) -> anyhow::Result<()> {
+    let keyed = source.keys.is_some();
     source.stream(progress, |first, keys, rows| {
-        let at = match source.keys {
-            Some(_) => LoadAt::Keys(keys),
-            None => LoadAt::Row(first),
+        let at = match keyed {
+            true => LoadAt::Keys(keys),
+            false => LoadAt::Row(first),
         };
-        Ok(loader.put(at, rows)?)
+        Ok(loader.put_bytes(at, rows)?)
     })?;
     loader.finish()?;
     Ok(())

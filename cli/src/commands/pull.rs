@@ -11,7 +11,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::{Keys, MissingPolicy, Session};
 use crate::output::columns;
-use crate::values::{Floats, RowValues};
+use crate::values::{RowValues, StateValues};
 
 /// Read rows.
 #[derive(Debug, Args)]
@@ -47,14 +47,14 @@ struct PulledRow<'a> {
     state: Option<State<'a>>,
 }
 
-/// The optimizer's vectors by name.
-struct State<'a>(Vec<(&'static str, Floats<'a>)>);
+/// The parts of a row's state by name.
+struct State<'a>(Vec<StateValues<'a>>);
 
 impl Serialize for State<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.0.len()))?;
-        for (name, values) in &self.0 {
-            map.serialize_entry(name, values)?;
+        for values in &self.0 {
+            map.serialize_entry(values.part.name, values)?;
         }
         map.end()
     }
@@ -102,15 +102,17 @@ fn pulled_row<'a>(
     args: &PullArgs,
 ) -> PulledRow<'a> {
     let (row, state) = bytes.split_at(spec.row_bytes() as usize);
-    let vector_bytes = spec.schema.dim() as usize * 4;
-    let vectors = || {
-        let names = spec.optimizer.state_names().iter().copied();
-        let floats = |bytes| Floats {
+    // A sealed table has no state.
+    let mut rest = state;
+    let parts = spec.state_parts().into_iter().map_while(|part| {
+        let (bytes, after) = rest.split_at_checked(part.elements as usize * 4)?;
+        rest = after;
+        Some(StateValues {
+            part,
             bytes,
             bits: args.bits,
-        };
-        names.zip(state.chunks_exact(vector_bytes).map(floats))
-    };
+        })
+    });
     PulledRow {
         key: key.to_string(),
         status: status.word(),
@@ -119,18 +121,18 @@ fn pulled_row<'a>(
             bytes: row,
             bits: args.bits,
         },
-        state: args.state.then(|| State(vectors().collect())),
+        state: args.state.then(|| State(parts.collect())),
     }
 }
 
 fn text(pulled: &Pulled<'_>) -> String {
     let mut header = vec!["key", "status", "values"];
     let states = pulled.rows.iter().find_map(|row| row.state.as_ref());
-    header.extend(states.iter().flat_map(|s| s.0.iter().map(|(name, _)| name)));
+    header.extend(states.iter().flat_map(|s| s.0.iter().map(|v| v.part.name)));
     let rows = pulled.rows.iter().map(|row| {
         let mut cells = vec![row.key.clone(), row.status.into(), row.values.text()];
         let states = row.state.iter().flat_map(|s| &s.0);
-        cells.extend(states.map(|(_, values)| values.text()));
+        cells.extend(states.map(StateValues::text));
         cells
     });
     columns(&header, rows)
@@ -138,7 +140,7 @@ fn text(pulled: &Pulled<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind};
+    use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind};
 
     use super::*;
 
@@ -146,16 +148,10 @@ mod tests {
     #[test]
     fn json_of_a_pull() {
         let spec = TableSpec {
-            name: "t".into(),
-            tenant: "default".into(),
-            kind: TableKind::Hashed,
-            schema: RowSchema::single(Dtype::F32, 2),
             shards: 1,
             optimizer: Optimizer::from_options("adagrad", &[]).expect("legal"),
-            init: Initializer::Zeros,
-            seed: 1,
-            default_value: 0.0,
-            padding_key: None,
+            tenant: "default".into(),
+            ..TableSpec::new("t", TableKind::Hashed, RowSchema::single(Dtype::F32, 2))
         };
         let bytes: Vec<u8> = [0.1f32, f32::NAN, 1.0, 2.0]
             .iter()

@@ -25,6 +25,9 @@ pub struct PushArgs {
     /// One list of values per key, as JSON; not for delete.
     #[arg(long, value_name = "[[..],[..]]")]
     values: Option<String>,
+    /// The step's number, from 1: for gradients of a table whose optimizer has step=caller.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    step: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,7 +93,11 @@ pub fn run(args: &PushArgs, session: &Session) -> anyhow::Result<()> {
         _ => Values::Rows(&bytes),
     };
     let mode = PushMode::from(args.mode);
-    let pushed = table.push(mode, &args.keys.0, values, &PushOptions::default());
+    let options = PushOptions {
+        step: args.step.unwrap_or(0),
+        ..PushOptions::default()
+    };
+    let pushed = table.push(mode, &args.keys.0, values, &options);
     client.close();
     let report = match pushed {
         Ok(report) => report,

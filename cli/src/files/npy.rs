@@ -4,29 +4,92 @@
 //! `shape` (NumPy's format specification). Pickled objects and structured types are refused;
 //! nothing is ever evaluated.
 
+use std::sync::Arc;
+
+use super::array::{Array, Source};
+use super::element::Element;
+use super::{FileError, rows};
 use crate::limits::NPY_HEADER_BYTES_MAX;
 
 /// First bytes of every npy file.
-pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
 /// What a header says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Header {
+struct Header {
     /// Element type, as written: `<f4`.
-    pub descr: String,
+    descr: String,
     /// First index fastest.
-    pub fortran: bool,
+    fortran: bool,
     /// Lengths of the axes.
-    pub shape: Vec<u64>,
+    shape: Vec<u64>,
     /// Where the elements start.
-    pub data_offset: u64,
+    data_offset: u64,
+}
+
+/// The array of a file, `bytes` of `source` from `offset` on (all of it, or a member of an npz
+/// file), with its size checked.
+///
+/// # Errors
+/// [`FileError::Malformed`]; pickled objects are [`FileError::Unsuitable`].
+pub(super) fn array(source: &Arc<Source>, offset: u64, bytes: u64) -> Result<Array, FileError> {
+    let path = &source.path;
+    let malformed = |why: String| FileError::malformed(path, "npy", why);
+    if bytes < 12 {
+        return Err(malformed(format!("{bytes} B are less than a header")));
+    }
+    let end = header_end(&source.read_array(offset)?).map_err(malformed)?;
+    if end > bytes {
+        let why = format!("its header ends at {end}, the file at {bytes} B");
+        return Err(malformed(why));
+    }
+    let mut start = vec![0; end as usize]; // bounded by NPY_HEADER_BYTES_MAX
+    source.read(&mut start, offset)?;
+    let header = parse(&start).map_err(malformed)?;
+    if header.descr.contains('O') {
+        let why = "it holds pickled Python objects, which are never read: save numbers";
+        return Err(FileError::unsuitable(path, why));
+    }
+    check_size(&header, bytes).map_err(malformed)?;
+    let (element, swap) = Element::of_npy(&header.descr);
+    Ok(Array {
+        name: rows::VALUES.into(),
+        element,
+        written: header.descr,
+        shape: header.shape,
+        fortran: header.fortran,
+        swap,
+        source: Arc::clone(source),
+        offset: offset + header.data_offset,
+    })
+}
+
+/// Checks that the elements are as many bytes as the header says. The element's size is the
+/// number that ends its descr; what has none is no element that is ever read.
+fn check_size(header: &Header, bytes: u64) -> Result<(), String> {
+    let element = header.descr.get(2..).and_then(|n| n.parse::<u64>().ok());
+    let Some(element) = element else {
+        return Ok(());
+    };
+    let want = header
+        .shape
+        .iter()
+        .try_fold(element, |product, &axis| product.checked_mul(axis))
+        .and_then(|bytes| bytes.checked_add(header.data_offset))
+        .ok_or_else(|| format!("{:?} has no size in 64 bits", header.shape))?;
+    if want == bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "its header describes {want} B, the file has {bytes} B"
+    ))
 }
 
 /// How many bytes of a file's start hold its header, from the first 12 of them.
 ///
 /// # Errors
 /// What is wrong, as part of an error line.
-pub(super) fn header_end(start: &[u8; 12]) -> Result<u64, String> {
+fn header_end(start: &[u8; 12]) -> Result<u64, String> {
     if &start[..6] != MAGIC {
         return Err("it does not start with the npy magic".into());
     }
@@ -54,10 +117,12 @@ pub(super) fn header_end(start: &[u8; 12]) -> Result<u64, String> {
 ///
 /// # Errors
 /// What is wrong, as part of an error line.
-pub(super) fn parse(start: &[u8]) -> Result<Header, String> {
+fn parse(start: &[u8]) -> Result<Header, String> {
     let fixed = if start[6] == 1 { 10 } else { 12 };
-    let text =
-        std::str::from_utf8(&start[fixed..]).map_err(|_| "its header is not text".to_owned())?;
+    let text = start
+        .get(fixed..)
+        .and_then(|text| std::str::from_utf8(text).ok());
+    let text = text.ok_or("its header is not text")?;
     let mut header = Literal { rest: text }.dict()?;
     header.data_offset = start.len() as u64;
     Ok(header)

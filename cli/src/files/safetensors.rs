@@ -1,107 +1,127 @@
 //! Headers of `.safetensors` files: read strictly, written for streaming.
 //!
 //! The `safetensors` crate wants the whole file in memory and takes the last of two tensors of
-//! one name; rows here are streamed and such files refused. Its types name the dtypes.
+//! one name; rows here are streamed and such files refused. The crate knows the dtypes' sizes.
 
 use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 
 use safetensors::Dtype as FileDtype;
-use safetensors::tensor::TensorInfo;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::value::{Error as WordError, StrDeserializer};
+use serde::de::{Deserializer, IntoDeserializer, MapAccess, Visitor};
 
-/// A tensor as the header describes it; offsets are absolute in the file.
-#[derive(Debug, Clone)]
-pub(super) struct Tensor {
-    /// Its name.
-    pub name: String,
-    /// Element type.
-    pub dtype: FileDtype,
-    /// Lengths of the axes.
-    pub shape: Vec<u64>,
-    /// Where its elements start in the file.
-    pub offset: u64,
+use super::FileError;
+use super::array::{Array, Source};
+use super::element::Element;
+use crate::limits::SAFETENSORS_HEADER_BYTES_MAX;
+
+/// A tensor as the header describes it.
+#[derive(Debug, Deserialize)]
+struct Described {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
 }
 
-impl Tensor {
-    /// `F32`, `BF16` ...: the format's word for the element type.
-    pub fn dtype_word(&self) -> String {
-        format!("{:?}", self.dtype)
-    }
-}
-
-/// Parses the JSON header of a file of `file_bytes`; tensors in the order of their bytes.
+/// The tensors of a file, in the order of their bytes, its layout checked as a whole.
 ///
 /// # Errors
-/// What is wrong, as part of an error line: duplicate names, overlaps, holes, sizes that do not
-/// match shapes, a file that is too short or too long.
-pub(super) fn parse(json: &[u8], file_bytes: u64) -> Result<Vec<Tensor>, String> {
+/// [`FileError::Io`] and [`FileError::Malformed`].
+pub(super) fn arrays(path: &Path) -> Result<Vec<Array>, FileError> {
+    let malformed = |why: String| FileError::malformed(path, "safetensors", why);
+    let source = Source::open(path)?;
+    let file_bytes = source.bytes;
+    if file_bytes < 8 {
+        return Err(malformed(format!("{file_bytes} B are less than a header")));
+    }
+    let length = u64::from_le_bytes(source.read_array(0)?);
+    if length > SAFETENSORS_HEADER_BYTES_MAX || length > file_bytes - 8 {
+        let why = format!("a header of {length} B does not fit the file of {file_bytes} B");
+        return Err(malformed(why));
+    }
+    let mut json = vec![0; length as usize]; // the file has these bytes
+    source.read(&mut json, 8)?;
+    parse(&json, &source).map_err(malformed)
+}
+
+/// Parses the JSON header of a file; tensors in the order of their bytes.
+///
+/// # Errors
+/// What is wrong, as part of an error line: duplicate names, unknown dtypes, overlaps, holes,
+/// sizes that do not match shapes, a file that is too short or too long.
+fn parse(json: &[u8], source: &Arc<Source>) -> Result<Vec<Array>, String> {
     let data_start = 8 + json.len() as u64;
-    let entries = {
-        let mut de = serde_json::Deserializer::from_slice(json);
-        let entries = (&mut de)
-            .deserialize_map(Entries)
-            .map_err(|error| format!("its header: {error}"))?;
-        de.end().map_err(|error| format!("its header: {error}"))?;
-        entries
-    };
-    let mut by_offset = entries;
-    by_offset.sort_by_key(|(_, info)| info.data_offsets);
-    let mut end = 0u64;
+    let mut de = serde_json::Deserializer::from_slice(json);
+    let mut by_offset = (&mut de)
+        .deserialize_map(Entries)
+        .and_then(|entries| de.end().map(|()| entries))
+        .map_err(|error| format!("its header: {error}"))?;
+    by_offset.sort_by_key(|(_, described)| described.data_offsets);
+    let mut end = 0;
     let mut before = "the header".to_owned();
-    let mut tensors = Vec::with_capacity(by_offset.len());
-    for (name, info) in by_offset {
-        let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+    let mut arrays = Vec::with_capacity(by_offset.len());
+    for (name, described) in by_offset {
+        let (from, to) = described.data_offsets;
         if from < end {
             return Err(format!("tensor '{name}' overlaps {before}"));
         }
         if from > end {
             return Err(format!("{} B of nothing after {before}", from - end));
         }
-        let want = tensor_bytes(&info).ok_or_else(|| {
-            format!(
-                "tensor '{name}' of shape {:?} has no size in 64 bits",
-                info.shape
-            )
-        })?;
+        let want = tensor_bytes(&described).map_err(|why| format!("tensor '{name}' {why}"))?;
+        let Described { dtype, shape, .. } = described;
         if to.checked_sub(from) != Some(want) {
             return Err(format!(
-                "tensor '{name}': {:?} {:?} takes {want} B, its offsets span {from}..{to}",
-                info.shape, info.dtype
+                "tensor '{name}': {shape:?} {dtype} takes {want} B, its offsets span {from}..{to}"
             ));
         }
         end = to;
         before = format!("tensor '{name}'");
-        tensors.push(Tensor {
+        arrays.push(Array {
             name,
-            dtype: info.dtype,
-            shape: info.shape.iter().map(|&axis| axis as u64).collect(),
+            element: Element::of_safetensors(&dtype),
+            written: dtype,
+            shape,
+            fortran: false,
+            swap: false,
+            source: Arc::clone(source),
             offset: data_start.saturating_add(from),
         });
     }
-    let want = data_start.saturating_add(end);
+    let (want, file_bytes) = (data_start.saturating_add(end), source.bytes);
     if want != file_bytes {
         return Err(format!(
             "its header describes {want} B, the file has {file_bytes} B"
         ));
     }
-    Ok(tensors)
+    Ok(arrays)
 }
 
-fn tensor_bytes(info: &TensorInfo) -> Option<u64> {
-    let bits = info
-        .shape
+/// Bytes of a tensor, or what is wrong with it.
+fn tensor_bytes(described: &Described) -> Result<u64, String> {
+    let Described { dtype, shape, .. } = described;
+    let word: StrDeserializer<'_, WordError> = dtype.as_str().into_deserializer();
+    let known =
+        FileDtype::deserialize(word).map_err(|_| format!("is of unknown dtype {dtype:?}"))?;
+    let bits = shape
         .iter()
-        .try_fold(info.dtype.bitsize() as u64, |product, &axis| {
-            product.checked_mul(axis as u64)
-        })?;
-    bits.is_multiple_of(8).then_some(bits / 8)
+        .try_fold(known.bitsize() as u64, |product, &axis| {
+            product.checked_mul(axis)
+        })
+        .ok_or_else(|| format!("of shape {shape:?} has no size in 64 bits"))?;
+    if bits.is_multiple_of(8) {
+        return Ok(bits / 8);
+    }
+    Err(format!("of {shape:?} {dtype} is no whole number of bytes"))
 }
 
 /// Reads the header's map entry by entry, so that a name that stands twice is seen.
 struct Entries;
 
 impl<'de> Visitor<'de> for Entries {
-    type Value = Vec<(String, TensorInfo)>;
+    type Value = Vec<(String, Described)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a map of tensors")
@@ -120,10 +140,10 @@ impl<'de> Visitor<'de> for Entries {
                 map.next_value::<serde::de::IgnoredAny>()?;
                 continue;
             }
-            let info = map
-                .next_value::<TensorInfo>()
+            let described = map
+                .next_value::<Described>()
                 .map_err(|error| serde::de::Error::custom(format!("tensor '{name}': {error}")))?;
-            entries.push((name, info));
+            entries.push((name, described));
         }
         Ok(entries)
     }
@@ -133,10 +153,12 @@ impl<'de> Visitor<'de> for Entries {
 pub(super) struct Written<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Element type.
-    pub dtype: FileDtype,
+    /// The format's word for its dtype.
+    pub dtype: &'static str,
     /// Lengths of the axes.
     pub shape: Vec<u64>,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 /// The start of a file that holds `tensors` in this order, and where each one's bytes go.
@@ -146,15 +168,14 @@ pub(super) fn write(tensors: &[Written<'_>]) -> (Vec<u8>, Vec<u64>) {
     let mut starts = Vec::with_capacity(tensors.len());
     let mut map = serde_json::Map::new();
     for tensor in tensors {
-        let bytes = tensor.shape.iter().product::<u64>() * tensor.dtype.bitsize() as u64 / 8;
         let info = serde_json::json!({
-            "dtype": format!("{:?}", tensor.dtype),
+            "dtype": tensor.dtype,
             "shape": tensor.shape,
-            "data_offsets": [end, end + bytes],
+            "data_offsets": [end, end + tensor.bytes],
         });
         map.insert(tensor.name.to_owned(), info);
         starts.push(end);
-        end += bytes;
+        end += tensor.bytes;
     }
     let mut json = serde_json::to_vec(&map).expect("a map of plain values is JSON");
     json.resize(json.len().next_multiple_of(8), b' ');

@@ -2,12 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use mneme_proto::schema::{Dtype, RowSchema, TableKind};
+use mneme_proto::schema::{Dtype, Plane, RowSchema, TableKind};
 use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{map, router, spec};
 use mneme_proto::codec;
+
+fn merge(
+    router: &Router,
+    mode: PushMode,
+    keys: &[u64],
+    values: Values<'_>,
+) -> Result<Merged, ClientError> {
+    super::merge(router, mode, keys, values, 0)
+}
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes
@@ -154,6 +163,74 @@ fn modes_are_checked_against_the_table() {
         matches!(error, Err(ClientError::Refused(Refusal::Mode { .. }))),
         "{error:?}"
     );
+}
+
+/// B020, B050: f32 rows are rounded to nearest even on their way into a narrow table; any other
+/// dtype than the table's is refused, naming both sides.
+#[test]
+fn values_are_of_the_tables_dtype_or_f32() {
+    let with = |schema: RowSchema| {
+        let mut spec = spec(TableKind::Hashed, 1, 4);
+        spec.schema = schema;
+        spec.optimizer = Optimizer::None;
+        Router::new(&codec::encode(&map(spec, 1))).expect("good")
+    };
+    let assign = |router: &Router, values| merge(router, PushMode::Assign, &[1], values);
+    let plane = |name: &str, dtype, width| Plane {
+        name: name.into(),
+        dtype,
+        width,
+    };
+    let router = with(RowSchema {
+        planes: vec![plane("a", Dtype::Bf16, 2), plane("b", Dtype::F8e4m3, 1)],
+    });
+    let values = [f32::from_bits(0x3E89_CCD5), 1.0, 464.0];
+    let merged = assign(&router, Values::F32(&values)).expect("rounded");
+    assert_eq!(merged.values, [0x8A, 0x3E, 0x80, 0x3F, 0x7E][..]);
+    for (dtype, bytes) in [(Dtype::Bf16, 6), (Dtype::I8, 3)] {
+        let error = assign(&router, Values::Of(dtype, &[0; 6][..bytes]));
+        let text = error.expect_err("another dtype").to_string();
+        let both = text.contains(dtype.word()) && text.contains("a:bf16:2 b:f8e4m3:1");
+        assert!(both, "{text}");
+    }
+    let router = with(RowSchema::single(Dtype::I8, 2));
+    assert!(assign(&router, Values::Of(Dtype::I8, &[1, 255])).is_ok());
+    let text = assign(&router, Values::F32(&[1.0, 2.0]))
+        .expect_err("f32")
+        .to_string();
+    assert!(
+        text.contains("f32 numbers") && text.contains("i8 numbers"),
+        "{text}"
+    );
+    let gradient = Values::Of(Dtype::F16, &[0; 8]);
+    let error = merge(&hashed(4), PushMode::Gradient, &[1], gradient).expect_err("f16");
+    assert!(error.to_string().contains("f16 numbers"), "{error}");
+}
+
+/// A step's number comes with gradients of tables that count by the caller, and with nothing
+/// else.
+#[test]
+fn step_numbers_are_asked_for_or_refused() {
+    let with = |word: &str, options: &[(String, String)]| {
+        let mut spec = spec(TableKind::Hashed, 1, 4);
+        spec.optimizer = Optimizer::from_options(word, options).expect("legal");
+        Router::new(&codec::encode(&map(spec, 1))).expect("good")
+    };
+    let push = |router: &Router, mode, step| {
+        super::merge(router, mode, &[1], Values::F32(&[1.0]), step).map_err(|e| e.to_string())
+    };
+    let caller = with("adam", &[("step".into(), "caller".into())]);
+    assert!(push(&caller, PushMode::Gradient, 1).is_ok());
+    assert!(push(&caller, PushMode::Assign, 0).is_ok());
+    let error = push(&caller, PushMode::Gradient, 0).expect_err("no step");
+    assert!(error.contains("--step"), "{error}");
+    for (router, mode) in [
+        (&caller, PushMode::Add),
+        (&with("adam", &[]), PushMode::Gradient),
+    ] {
+        let error = push(router, mode, 7).expect_err("a step");
+        assert!(error.contains("step 7"), "{error}");
+    }
 }
 
 /// B045: nothing to push is no part, and so no step.

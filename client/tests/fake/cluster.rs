@@ -14,7 +14,7 @@ use mneme_proto::frame::FrameKind;
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
@@ -226,20 +226,14 @@ impl Cluster {
             table: TableId(table),
             revision: Revision(self.world.revision.load(Ordering::SeqCst)),
             spec: TableSpec {
-                name: "t".into(),
-                tenant: "default".into(),
-                kind,
-                schema: RowSchema::single(Dtype::F32, dim),
                 shards,
                 optimizer: Optimizer::Sgd {
                     lr: 0.5,
                     momentum: 0.0,
                     weight_decay: 0.0,
                 },
-                init: Initializer::Zeros,
-                seed: 1,
-                default_value: 0.0,
-                padding_key: None,
+                tenant: "default".into(),
+                ..TableSpec::new("t", kind, RowSchema::single(Dtype::F32, dim))
             },
             state: TableState::Mutable,
             generation: TableGeneration(0),

@@ -4,7 +4,9 @@
 //! read back. These mirrors give it a positional one. They do not compile when a field is added to
 //! the originals: that is the moment to raise `CATALOGUE_VERSION`.
 
-use mneme_proto::schema::{Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{
+    Adam, Decay, Initializer, Optimizer, Rounding, RowSchema, TableKind, TableSpec,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Serialize, Deserialize)]
@@ -21,6 +23,8 @@ struct StoredSpec {
     seed: u64,
     default_value: f32,
     padding_key: Option<u64>,
+    rounding: Rounding,
+    master: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -28,14 +32,30 @@ struct StoredSpec {
 enum StoredOptimizer {
     None,
     Sgd {
-        lr: f32,
-        momentum: f32,
-        weight_decay: f32,
+        lr: f64,
+        momentum: f64,
+        weight_decay: f64,
     },
     Adagrad {
-        lr: f32,
-        eps: f32,
-        acc0: f32,
+        lr: f64,
+        eps: f64,
+        acc0: f64,
+    },
+    RowwiseAdagrad {
+        lr: f64,
+        eps: f64,
+        acc0: f64,
+        weight_decay: f64,
+        decay: Decay,
+    },
+    Adam(Adam),
+    AdamW(Adam),
+    Ftrl {
+        lr: f64,
+        l1: f64,
+        l2: f64,
+        beta: f64,
+        n0: f64,
     },
 }
 
@@ -58,21 +78,22 @@ mod tests {
 
     #[test]
     fn every_optimizer_comes_back() {
-        for word in ["none", "sgd", "adagrad"] {
+        for optimizer in Optimizer::DEFAULTS {
             let spec = TableSpec {
-                name: "t".into(),
-                tenant: "default".into(),
-                kind: TableKind::Dense { rows: 30_522 },
-                schema: RowSchema::single(Dtype::F32, 384),
                 shards: 32,
-                optimizer: Optimizer::from_options(word, &[]).unwrap(),
+                optimizer,
                 init: Initializer::Normal {
                     mean: 0.0,
                     std: 0.01,
                 },
                 seed: 7,
-                default_value: 0.0,
                 padding_key: Some(u64::MAX),
+                tenant: "default".into(),
+                ..TableSpec::new(
+                    "t",
+                    TableKind::Dense { rows: 30_522 },
+                    RowSchema::single(Dtype::F32, 384),
+                )
             };
             let bytes = postcard::to_stdvec(&Holder(spec.clone())).unwrap();
             let back: Holder = postcard::from_bytes(&bytes).unwrap();

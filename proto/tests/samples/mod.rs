@@ -39,15 +39,7 @@ pub fn spec() -> TableSpec {
         width,
     };
     TableSpec {
-        name: text("engram.v41"),
         tenant: text("default"),
-        kind: TableKind::Dense { rows: 384_006_168 },
-        schema: RowSchema {
-            planes: vec![
-                plane("codes", Dtype::U8, 256),
-                plane("scale", Dtype::F32, 2),
-            ],
-        },
         shards: 32,
         optimizer: Optimizer::Adagrad {
             lr: 0.01,
@@ -61,6 +53,16 @@ pub fn spec() -> TableSpec {
         seed: u64::MAX - 1,
         default_value: 0.5,
         padding_key: Some(u64::MAX),
+        ..TableSpec::new(
+            text("engram.v41"),
+            TableKind::Dense { rows: 384_006_168 },
+            RowSchema {
+                planes: vec![
+                    plane("codes", Dtype::U8, 256),
+                    plane("scale", Dtype::F32, 2),
+                ],
+            },
+        )
     }
 }
 

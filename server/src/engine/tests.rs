@@ -30,7 +30,7 @@ fn hashed(dim: u32, optimizer: Optimizer) -> TableSpec {
     }
 }
 
-fn sgd(lr: f32) -> Optimizer {
+fn sgd(lr: f64) -> Optimizer {
     Optimizer::Sgd {
         lr,
         momentum: 0.0,
@@ -440,7 +440,7 @@ proptest! {
                 session: opened.0.into(),
                 sequence: (at as u64 + 1).into(),
             };
-            let data = PartData { mode, keys: &keys, payload: &payload };
+            let data = PartData { mode, keys: &keys, payload: &payload, step: 0 };
             let real = mutable.core().push(&part, Ok(()), data, 0, &mut real_effects);
             let wanted = plain.push(&part, Ok(()), data, 0, &mut plain_effects);
             prop_assert_eq!(real, wanted);

@@ -62,12 +62,13 @@ impl Maker<'_> {
             seed: rand::random(),
             planes: PlaneLayout::of_schema(&self.spec.schema),
         };
+        let mut words = Vec::new();
         let fill = |local, row: &mut [u8], state: &mut [u8]| {
             let layout = rules
                 .dense
                 .as_ref()
                 .expect("only a dense shard's rows are filled");
-            rules.fresh(layout.row_of(shard.0, local), row, state);
+            rules.fresh(layout.row_of(shard.0, local), row, state, &mut words);
         };
         let (mut writer, _) = create_filled(roomiest(self.pools), &spec, fill)?;
         writer.set_primary_since(epoch);

@@ -14,7 +14,7 @@
 
 use mneme_proto::ids::TableId;
 use mneme_proto::mix64::mix64;
-use mneme_proto::schema::{Dtype, Initializer, TableSpec};
+use mneme_proto::schema::{Initializer, TableSpec};
 
 use super::quantile::quantile;
 
@@ -26,8 +26,6 @@ const WEYL: u64 = 0x9E37_79B9_7F4A_7C15;
 pub struct RowInit {
     init: Initializer,
     stem: u64,
-    /// `(is f32, width)` per plane: bytes planes take constants only (checked by the schema).
-    planes: Box<[(bool, u32)]>,
 }
 
 impl RowInit {
@@ -35,42 +33,17 @@ impl RowInit {
     #[must_use]
     pub fn new(spec: &TableSpec, table: TableId) -> Self {
         let seeded = mix64(spec.seed.wrapping_add(WEYL));
-        let planes = spec.schema.planes.iter();
         Self {
             init: spec.init,
             stem: mix64(seeded ^ table.0.wrapping_add(WEYL)),
-            planes: planes.map(|p| (p.dtype == Dtype::F32, p.width)).collect(),
         }
     }
 
-    /// Whether every initial row is all zero bytes.
-    #[must_use]
-    pub fn is_zero(&self) -> bool {
-        match self.init {
-            Initializer::Zeros => true,
-            Initializer::Constant(v) => v.to_bits() == 0,
-            _ => false,
-        }
-    }
-
-    /// Writes the initial row of `key` to `row` (`row_bytes` of the schema).
-    pub fn fill(&self, key: u64, row: &mut [u8]) {
+    /// Writes the initial values of `key`'s row, before they are rounded to the planes' dtypes.
+    pub fn fill(&self, key: u64, values: &mut [f32]) {
         let stream = mix64(self.stem ^ key.wrapping_add(WEYL));
-        let mut lane = 0u64;
-        let mut rest = row;
-        for &(float, width) in &self.planes {
-            let bytes = width as usize * if float { 4 } else { 1 };
-            let (plane, after) = rest.split_at_mut(bytes);
-            if float {
-                for slot in plane.chunks_exact_mut(4) {
-                    slot.copy_from_slice(&self.value(stream, lane).to_le_bytes());
-                    lane += 1;
-                }
-            } else {
-                plane.fill(self.value(stream, lane) as u8);
-                lane += u64::from(width);
-            }
-            rest = after;
+        for (lane, value) in values.iter_mut().enumerate() {
+            *value = self.value(stream, lane as u64);
         }
     }
 
@@ -105,7 +78,7 @@ fn unit(stream: u64, lane: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::testing::spec;
-    use mneme_proto::schema::RowSchema;
+    use mneme_proto::schema::{Dtype, RowSchema};
 
     fn rows(init: Initializer, seed: u64, table: u64, keys: u64, dim: u32) -> Vec<f32> {
         let mut spec = spec("t");
@@ -113,12 +86,11 @@ mod tests {
         spec.init = init;
         spec.seed = seed;
         let init = RowInit::new(&spec, TableId(table));
-        let mut row = vec![0; dim as usize * 4];
+        let mut row = vec![0.0; dim as usize];
         let mut values = Vec::new();
         for key in 0..keys {
             init.fill(key, &mut row);
-            let lanes = row.chunks_exact(4);
-            values.extend(lanes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            values.extend_from_slice(&row);
         }
         values
     }

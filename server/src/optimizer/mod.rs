@@ -1,15 +1,19 @@
 //! What a gradient does to a row: the update rules, exact in f32, one lane at a time.
 //!
 //! The formulas are those of `golden/optimizers.json` (DESIGN 16). Every operation is rounded to
-//! f32 on its own: no fused multiply-add and no sum across lanes, so that results do not depend
-//! on the width of the vectors that the compiler chooses (I-10). A rule reads row, state and
-//! gradient of a lane before it writes either.
+//! f32 on its own: no fused multiply-add, and sums across lanes in a fixed order, so that results
+//! do not depend on the width of the vectors that the compiler chooses (I-10). A rule reads row,
+//! state and gradient of a lane before it writes either.
 
+mod adam;
+mod ftrl;
 pub mod init;
 mod quantile;
 mod rule;
 
-pub use rule::{Gradient, Rule, add};
+pub use adam::Adam;
+pub use ftrl::Ftrl;
+pub use rule::{Gradient, Rule, Steps, add};
 
 use zerocopy::little_endian::F32;
 

@@ -1,12 +1,15 @@
-//! The update rules: sgd and adagrad.
+//! The update rules, one row at a time.
 
-use mneme_proto::schema::Optimizer;
+use mneme_proto::schema::{Decay, Optimizer};
 use zerocopy::little_endian::F32;
+
+use super::adam::{Adam, Correction};
+use super::ftrl::Ftrl;
 
 /// The gradient of one row as it stands in a frame: little-endian, at any alignment.
 pub type Gradient<'a> = &'a [F32];
 
-/// An update rule with its hyper-parameters.
+/// An update rule with its hyper-parameters, rounded to f32 where the formula takes f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// Gradients are refused.
@@ -36,6 +39,24 @@ pub enum Rule {
         /// The accumulator of a new row.
         acc0: f32,
     },
+    /// `g += l2 * w; acc += mean(g * g); w = w * keep - lr / (sqrt(acc) + eps) * g`. State: one
+    /// acc.
+    RowwiseAdagrad {
+        /// Learning rate.
+        lr: f32,
+        /// Added to the root.
+        eps: f32,
+        /// The accumulator of a new row.
+        acc0: f32,
+        /// L2 weight decay.
+        l2: f32,
+        /// What decoupled weight decay leaves: 1 without it.
+        keep: f32,
+    },
+    /// Adam and adamw. State: m, v, and with `step=row` the row's step number.
+    Adam(Adam),
+    /// FTRL-proximal. State: n, z.
+    Ftrl(Ftrl),
 }
 
 impl From<&Optimizer> for Rule {
@@ -44,45 +65,123 @@ impl From<&Optimizer> for Rule {
             Optimizer::None => Self::None,
             Optimizer::Sgd {
                 lr,
-                momentum: 0.0,
-                weight_decay,
-            } => Self::Sgd { lr, weight_decay },
-            Optimizer::Sgd {
-                lr,
                 momentum,
                 weight_decay,
-            } => Self::Momentum {
-                lr,
-                momentum,
-                weight_decay,
+            } => {
+                let (lr, weight_decay) = (lr as f32, weight_decay as f32);
+                if momentum == 0.0 {
+                    Self::Sgd { lr, weight_decay }
+                } else {
+                    Self::Momentum {
+                        lr,
+                        momentum: momentum as f32,
+                        weight_decay,
+                    }
+                }
+            }
+            Optimizer::Adagrad { lr, eps, acc0 } => Self::Adagrad {
+                lr: lr as f32,
+                eps: eps as f32,
+                acc0: acc0 as f32,
             },
-            Optimizer::Adagrad { lr, eps, acc0 } => Self::Adagrad { lr, eps, acc0 },
+            Optimizer::RowwiseAdagrad {
+                lr,
+                eps,
+                acc0,
+                weight_decay,
+                decay,
+            } => Self::RowwiseAdagrad {
+                lr: lr as f32,
+                eps: eps as f32,
+                acc0: acc0 as f32,
+                l2: l2_of(weight_decay, decay),
+                keep: keep_of(lr, weight_decay, decay),
+            },
+            Optimizer::Adam(adam) => Self::Adam(Adam::new(&adam, Decay::L2)),
+            Optimizer::AdamW(adam) => Self::Adam(Adam::new(&adam, Decay::Decoupled)),
+            Optimizer::Ftrl {
+                lr,
+                l1,
+                l2,
+                beta,
+                n0,
+            } => Self::Ftrl(Ftrl {
+                lr: lr as f32,
+                l1: l1 as f32,
+                l2: l2 as f32,
+                beta: beta as f32,
+                n0: n0 as f32,
+            }),
         }
     }
 }
 
+/// What L2 weight decay adds to the gradient, per unit of the row.
+pub(super) fn l2_of(weight_decay: f64, decay: Decay) -> f32 {
+    match decay {
+        Decay::L2 => weight_decay as f32,
+        Decay::Decoupled => 0.0,
+    }
+}
+
+/// What decoupled weight decay leaves of the row: exactly 1 without it.
+pub(super) fn keep_of(lr: f64, weight_decay: f64, decay: Decay) -> f32 {
+    match decay {
+        Decay::L2 => 1.0,
+        Decay::Decoupled => (1.0 - lr * weight_decay) as f32,
+    }
+}
+
+/// The steps of one push: what its rows share.
+#[derive(Debug)]
+pub struct Steps<'r> {
+    rule: &'r Rule,
+    correction: Correction,
+}
+
 impl Rule {
-    /// Every element of the state of a row that has taken no step.
+    /// The steps of a push that brought this number (0 where rows count their own).
     #[must_use]
-    pub const fn fresh_value(&self) -> f32 {
-        match self {
-            Self::Adagrad { acc0, .. } => *acc0,
-            Self::None | Self::Sgd { .. } | Self::Momentum { .. } => 0.0,
+    pub fn steps(&self, number: u64) -> Steps<'_> {
+        Steps {
+            rule: self,
+            correction: Correction::new(number),
         }
     }
 
-    /// One step: changes `row` and `state` (both `dim` long, `state` empty for rules without).
-    pub fn step(&self, row: &mut [f32], state: &mut [f32], gradient: Gradient<'_>) {
+    /// Writes the state of a row that has taken no step; `row` is what it starts with.
+    pub fn fresh(&self, row: &[f32], state: &mut [f32]) {
+        match self {
+            Self::Adagrad { acc0, .. } | Self::RowwiseAdagrad { acc0, .. } => state.fill(*acc0),
+            Self::Ftrl(ftrl) => ftrl.fresh(row, state),
+            Self::None | Self::Sgd { .. } | Self::Momentum { .. } | Self::Adam(_) => {
+                state.fill(0.0);
+            }
+        }
+    }
+
+    /// Makes state agree with a row that was set or added to from outside: of FTRL, whose row is
+    /// a function of its state. Others keep theirs.
+    pub fn agree(&self, row: &[f32], state: &mut [f32]) {
+        if let Self::Ftrl(ftrl) = self {
+            ftrl.agree(row, state);
+        }
+    }
+}
+
+impl Steps<'_> {
+    /// One step: changes `row` (`dim` long) and `state` (the optimizer's parts, in order).
+    pub fn step(&mut self, row: &mut [f32], state: &mut [f32], gradient: Gradient<'_>) {
         debug_assert_eq!(row.len(), gradient.len());
-        match *self {
-            Self::None => {}
-            Self::Sgd { lr, weight_decay } => {
+        match self.rule {
+            Rule::None => {}
+            &Rule::Sgd { lr, weight_decay } => {
                 for (w, g) in row.iter_mut().zip(gradient) {
                     let g = g.get() + weight_decay * *w;
                     *w -= lr * g;
                 }
             }
-            Self::Momentum {
+            &Rule::Momentum {
                 lr,
                 momentum,
                 weight_decay,
@@ -93,15 +192,44 @@ impl Rule {
                     *w -= lr * *m;
                 }
             }
-            Self::Adagrad { lr, eps, .. } => {
+            &Rule::Adagrad { lr, eps, .. } => {
                 for ((w, acc), g) in row.iter_mut().zip(state).zip(gradient) {
                     let g = g.get();
                     *acc += g * g;
                     *w -= lr * g / (acc.sqrt() + eps);
                 }
             }
+            &Rule::RowwiseAdagrad {
+                lr, eps, l2, keep, ..
+            } => {
+                let square = |(w, g): (&f32, &F32)| {
+                    let g = g.get() + l2 * *w;
+                    g * g
+                };
+                let squares = row.iter().zip(gradient).map(square);
+                let acc = &mut state[0];
+                *acc += sum(squares) / gradient.len() as f32;
+                let rate = lr / (acc.sqrt() + eps);
+                for (w, g) in row.iter_mut().zip(gradient) {
+                    let g = g.get() + l2 * *w;
+                    *w = *w * keep - rate * g;
+                }
+            }
+            Rule::Adam(adam) => adam.step(&mut self.correction, row, state, gradient),
+            Rule::Ftrl(ftrl) => ftrl.step(row, state, gradient),
         }
     }
+}
+
+/// A sum of f32 in a fixed order, whatever the width of vectors (I-10): eight partial sums, by
+/// the lane's number modulo eight, then these in pairs.
+fn sum(values: impl Iterator<Item = f32>) -> f32 {
+    let mut sums = [0.0f32; 8];
+    for (lane, value) in values.enumerate() {
+        sums[lane % 8] += value;
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
 /// `row += value`, lane by lane.
@@ -112,112 +240,4 @@ pub fn add(row: &mut [f32], value: Gradient<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::Value;
-
-    fn golden() -> Value {
-        serde_json::from_str(include_str!("../../golden/optimizers.json")).expect("golden file")
-    }
-
-    /// Runs one golden vector over `dim` equal lanes and wants the reference's bits in each.
-    fn check(vector: &str, dim: usize) {
-        let golden = golden();
-        let case = &golden[vector];
-        let word = vector.split('_').next().expect("a word");
-        let hyper = case["hyper"].as_object().expect("hyper");
-        let options: Vec<(String, f32)> = hyper
-            .iter()
-            .map(|(k, v)| (k.clone(), v.as_f64().expect("number") as f32))
-            .collect();
-        let optimizer = Optimizer::from_options(word, &options).expect("valid");
-        let rule = Rule::from(&optimizer);
-        let mut row = vec![case["w0"].as_f64().expect("w0") as f32; dim];
-        let mut state = vec![rule.fresh_value(); optimizer.state_names().len() * dim];
-        let steps = case["steps"].as_array().expect("steps");
-        let after = case["after"].as_array().expect("after");
-        for (step, want) in steps.iter().zip(after) {
-            if let Some(g) = step.as_f64() {
-                rule.step(&mut row, &mut state, &vec![F32::new(g as f32); dim]);
-            }
-            let bits = want["bits"]
-                .as_str()
-                .expect("bits")
-                .trim_start_matches("0x");
-            let bits = u32::from_str_radix(bits, 16).expect("hex");
-            assert!(
-                row.iter().all(|w| w.to_bits() == bits),
-                "{vector}: {row:?} want {want}"
-            );
-            for name in optimizer.state_names() {
-                let want = want["state"][name].as_f64().unwrap_or(0.0) as f32;
-                assert!(
-                    state.iter().all(|s| *s == want),
-                    "{vector} {name}: {state:?} {want}"
-                );
-            }
-        }
-    }
-
-    /// I-10, B019: the reference's bits in every lane, whatever the dim.
-    #[test]
-    fn golden_vectors_are_met_bit_for_bit() {
-        for vector in ["sgd", "sgd_momentum", "adagrad"] {
-            for dim in [1, 8, 12, 20, 128] {
-                check(vector, dim);
-            }
-        }
-    }
-
-    fn adagrad_once(lr: f32, eps: f32, acc: f32, w: f32, g: f32) -> (f32, f32) {
-        let rule = Rule::Adagrad { lr, eps, acc0: acc };
-        let (mut row, mut state) = ([w], [acc]);
-        rule.step(&mut row, &mut state, &[F32::new(g)]);
-        (row[0], state[0])
-    }
-
-    /// B005: where eps stands and what acc0 is.
-    #[test]
-    fn adagrad_forms() {
-        let close = |got: f32, want: f64| (f64::from(got) - want).abs() < 2e-7;
-        assert!(close(
-            adagrad_once(0.01, 1e-10, 0.0, 1.0, 1e-8).0,
-            0.990_099_01
-        ));
-        assert!(close(adagrad_once(0.01, 1e-8, 0.0, 1.0, 1e-8).0, 0.995));
-        assert!(close(adagrad_once(0.01, 1e-10, 0.0, 1.0, 1.0).0, 0.99));
-        assert!(close(
-            adagrad_once(0.01, 1e-7, 0.1, 1.0, 1.0).0,
-            0.990_465_37
-        ));
-    }
-
-    /// B002 after the client's sum; B004 in both orders.
-    #[test]
-    fn adagrad_sums_and_orders() {
-        let close = |got: f32, want: f64| (f64::from(got) - want).abs() < 2e-7;
-        let (w, acc) = adagrad_once(0.1, 1e-10, 7.0, 1.0, 3.0);
-        assert!(close(w, 0.925) && acc == 16.0, "{w} {acc}");
-        for (first, second, want) in [(1.0, 2.0, 0.906_909_63), (2.0, 1.0, 0.910_830_22)] {
-            let (w, acc) = adagrad_once(0.1, 1e-10, 7.0, 1.0, first);
-            let (w, acc) = adagrad_once(0.1, 1e-10, acc, w, second);
-            assert!(close(w, want) && acc == 12.0, "{w} {acc}");
-        }
-    }
-
-    #[test]
-    fn infinities_and_nan_are_seen() {
-        use crate::optimizer::{all_finite, all_finite_le};
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert!(!all_finite(&[0.0, bad, 1.0]));
-            assert!(!all_finite_le(&[F32::new(0.0), F32::new(bad)]));
-        }
-        assert!(all_finite(&[
-            f32::MAX,
-            f32::MIN,
-            -0.0,
-            f32::MIN_POSITIVE / 2.0
-        ]));
-        assert!(all_finite(&[]));
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use mneme_proto::refusal::Refusal;
 use zerocopy::little_endian::{F32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::narrow::Salt;
 use super::rows::Rows;
 use super::rules::TableRules;
 use crate::optimizer::{add, all_finite, all_finite_le};
@@ -19,6 +20,8 @@ pub struct PartData<'a> {
     pub keys: &'a [U64],
     /// Payload, equally many bytes per key; sizes were checked by [`TableRules::check_push`].
     pub payload: &'a [u8],
+    /// The step's number, where the caller counts them; else 0.
+    pub step: u64,
 }
 
 /// What a part changes, in numbers.
@@ -49,6 +52,8 @@ pub struct Effects<S> {
     row_bytes: usize,
     state_bytes: usize,
     removes: bool,
+    /// One row as f32, and its state, while it is worked on.
+    values: Vec<f32>,
 }
 
 impl<S> Default for Effects<S> {
@@ -64,6 +69,7 @@ impl<S> Default for Effects<S> {
             row_bytes: 0,
             state_bytes: 0,
             removes: false,
+            values: Vec::new(),
         }
     }
 }
@@ -110,12 +116,13 @@ impl<S: Copy> Effects<S> {
         shard: u32,
         rows: &mut impl Rows<Slot = S>,
         part: PartData<'_>,
+        salt: Salt,
     ) -> Result<Tally, Refusal> {
         self.shape(rules);
         let ignored = self.locate(rules, shard, rows, part.keys)?;
         match part.mode {
-            PushMode::Gradient => self.step(rules, rows, part)?,
-            PushMode::Add => self.add(rules, rows, part)?,
+            PushMode::Gradient => self.step(rules, rows, part, salt)?,
+            PushMode::Add => self.add(rules, rows, part, salt)?,
             PushMode::Assign => self.assign(rules, rows, part.payload),
             PushMode::Delete => self.delete(rules),
         }
@@ -226,6 +233,7 @@ impl<S: Copy> Effects<S> {
         rules: &TableRules,
         rows: &impl Rows<Slot = S>,
         part: PartData<'_>,
+        salt: Salt,
     ) -> Result<(), Refusal> {
         let gradients = floats(part.payload);
         let gradient = |at: u32| &gradients[at as usize * rules.dim..][..rules.dim];
@@ -235,12 +243,14 @@ impl<S: Copy> Effects<S> {
             return Err(not_finite("the gradient", part.keys[at as usize].get()));
         }
         self.make_words();
+        let mut steps = rules.rule.steps(part.step);
         for at in 0..self.keys.len() {
             self.current(rules, rows, at);
             let source = self.sources[at];
-            let (row, state) = self.get_mut(at);
-            rules.rule.step(row, state, gradient(source));
-            if !(all_finite(row) && all_finite(state)) {
+            let finite = self.change(rules, at, salt, |row, state| {
+                steps.step(row, state, gradient(source));
+            });
+            if !finite {
                 return Err(not_finite("the resulting row or state", self.keys[at]));
             }
         }
@@ -252,6 +262,7 @@ impl<S: Copy> Effects<S> {
         rules: &TableRules,
         rows: &impl Rows<Slot = S>,
         part: PartData<'_>,
+        salt: Salt,
     ) -> Result<(), Refusal> {
         let values = floats(part.payload);
         self.make_words();
@@ -261,30 +272,90 @@ impl<S: Copy> Effects<S> {
                 return Err(not_finite("the value to add", self.keys[at]));
             }
             self.current(rules, rows, at);
-            let (row, _) = self.get_mut(at);
-            add(row, value);
-            if !all_finite(row) {
+            let finite = self.change(rules, at, salt, |row, _| add(row, value));
+            if !finite {
                 return Err(not_finite("the resulting row", self.keys[at]));
             }
+            self.agree(rules, at);
         }
         Ok(())
+    }
+
+    /// Changes row and optimizer state of effect `at` by `act`, as f32. False if anything is not
+    /// finite then.
+    #[inline(always)]
+    fn change(
+        &mut self,
+        rules: &TableRules,
+        at: usize,
+        salt: Salt,
+        act: impl FnOnce(&mut [f32], &mut [f32]),
+    ) -> bool {
+        let Some(narrow) = &rules.narrow else {
+            let (row, state) = self.get_mut(at);
+            act(row, state);
+            return all_finite(row) && all_finite(state);
+        };
+        let (key, row_bytes) = (self.keys[at], self.row_bytes);
+        let mut values = std::mem::take(&mut self.values);
+        values.resize(rules.dim, 0.0);
+        let (row, state) = self.get_mut(at);
+        let row = &mut row.as_mut_bytes()[..row_bytes];
+        let (state, master) = state.split_at_mut(rules.optimizer_words());
+        narrow.load(row, master, &mut values);
+        act(&mut values, state);
+        let finite = all_finite(&values)
+            && all_finite(state)
+            && narrow.store(key, salt, &values, row, master);
+        self.values = values;
+        finite
+    }
+
+    /// Makes the state of effect `at` agree with its row, which was set or added to.
+    fn agree(&mut self, rules: &TableRules, at: usize) {
+        let Some(narrow) = &rules.narrow else {
+            let (row, state) = self.get_mut(at);
+            return rules.rule.agree(row, state);
+        };
+        let row_bytes = self.row_bytes;
+        let mut values = std::mem::take(&mut self.values);
+        values.resize(rules.dim, 0.0);
+        let (row, state) = self.get_mut(at);
+        let (state, master) = state.split_at_mut(rules.optimizer_words());
+        narrow.load(&row.as_bytes()[..row_bytes], master, &mut values);
+        rules.rule.agree(&values, state);
+        self.values = values;
     }
 
     /// A value that is not finite is stored as it is.
     fn assign(&mut self, rules: &TableRules, rows: &impl Rows<Slot = S>, payload: &[u8]) {
         self.make_words();
         for at in 0..self.keys.len() {
-            if self.slots[at].is_none() {
-                let (_, state) = self.get_mut(at);
-                state.fill(rules.rule.fresh_value());
-            } else if self.state_words > 0 {
+            if self.state_words > 0 {
                 self.current(rules, rows, at);
             }
             let source = self.sources[at] as usize * self.row_bytes;
             let row_bytes = self.row_bytes;
             let (row, _) = self.get_mut(at);
             row.as_mut_bytes()[..row_bytes].copy_from_slice(&payload[source..][..row_bytes]);
+            if self.state_words > 0 {
+                self.assigned(rules, at);
+            }
         }
+    }
+
+    /// State that is a function of the row follows an assigned one: the master copy, FTRL's z.
+    fn assigned(&mut self, rules: &TableRules, at: usize) {
+        if let Some(narrow) = &rules.narrow
+            && narrow.master
+        {
+            let (row_bytes, words) = (self.row_bytes, rules.optimizer_words());
+            let (row, state) = self.get_mut(at);
+            rules
+                .schema
+                .widen_row(&row.as_bytes()[..row_bytes], &mut state[words..]);
+        }
+        self.agree(rules, at);
     }
 
     /// A dense table has every row from creation: a deleted one is as it was then.
@@ -332,12 +403,15 @@ impl<S: Copy> Effects<S> {
 
     fn fresh(&mut self, rules: &TableRules, at: usize) {
         let (key, row_bytes) = (self.keys[at], self.row_bytes);
+        let mut values = std::mem::take(&mut self.values);
         let (row, state) = self.get_mut(at);
         rules.fresh(
             key,
             &mut row.as_mut_bytes()[..row_bytes],
             state.as_mut_bytes(),
+            &mut values,
         );
+        self.values = values;
     }
 
     fn get_mut(&mut self, at: usize) -> (&mut [f32], &mut [f32]) {

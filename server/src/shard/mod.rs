@@ -14,6 +14,7 @@
 pub mod effects;
 pub mod entry;
 mod memory_rows;
+pub mod narrow;
 pub mod rows;
 pub mod rules;
 pub mod session;
@@ -29,6 +30,7 @@ use zerocopy::little_endian::U64;
 
 use effects::{Effects, PartData};
 use entry::{Body, Entry};
+use narrow::Salt;
 use rows::Rows;
 use rules::TableRules;
 use session::{Outcome, Sessions, Standing};
@@ -146,8 +148,12 @@ impl<R: Rows> Shard<R> {
             return Ok(Ordered::Repeat(outcome));
         }
         let index = self.next();
+        let salt = match data.step {
+            0 => Salt(session.0, sequence),
+            step => Salt(0, step),
+        };
         let worked = check
-            .and_then(|()| effects.of_push(&self.rules, self.shard, &mut self.rows, data))
+            .and_then(|()| effects.of_push(&self.rules, self.shard, &mut self.rows, data, salt))
             .map(|tally| Outcome::Applied {
                 index: index.0,
                 rows: tally.rows,

@@ -5,8 +5,10 @@ use mneme_proto::frame::PushMode;
 use mneme_proto::ids::{ShardId, ShardIndex, TableId};
 use mneme_proto::mix64::shard_of_key;
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::{Optimizer, TableSpec};
+use mneme_proto::schema::{Optimizer, RowSchema, TableSpec};
+use zerocopy::IntoBytes;
 
+use super::narrow::Narrow;
 use crate::optimizer::Rule;
 use crate::optimizer::init::RowInit;
 
@@ -27,6 +29,10 @@ pub struct TableRules {
     pub rule: Rule,
     /// How new rows are made.
     pub init: RowInit,
+    /// How rows narrower than f32 are reckoned with; `None` where there is nothing to round.
+    pub narrow: Option<Narrow>,
+    /// Columns.
+    pub schema: RowSchema,
     /// Reads as zeros, ignores pushes (B037).
     pub padding_key: Option<u64>,
     /// The row that answers an absent key.
@@ -35,7 +41,7 @@ pub struct TableRules {
     pub shards: u32,
     /// Placement of a dense table's rows; `None` for a hashed one.
     pub dense: Option<DenseLayout>,
-    float: bool,
+    wants_step: bool,
 }
 
 impl TableRules {
@@ -51,11 +57,13 @@ impl TableRules {
             dim: spec.schema.dim() as usize,
             rule: Rule::from(&spec.optimizer),
             init: RowInit::new(spec, table),
+            narrow: Narrow::of(spec, table),
+            schema: spec.schema.clone(),
             padding_key: spec.padding_key,
             default_row: spec.default_row(),
             shards: spec.shards,
             dense: spec.dense_layout(),
-            float: spec.schema.is_float(),
+            wants_step: spec.optimizer.wants_step(),
         }
     }
 
@@ -68,20 +76,34 @@ impl TableRules {
         }
     }
 
-    /// Writes row and state of a row that has taken no push.
-    pub fn fresh(&self, key: u64, row: &mut [u8], state: &mut [u8]) {
-        self.init.fill(key, row);
-        let value = self.rule.fresh_value().to_le_bytes();
-        state
-            .chunks_exact_mut(4)
-            .for_each(|lane| lane.copy_from_slice(&value));
+    /// Words of the optimizer's state: the rest of the state is the master copy.
+    #[must_use]
+    pub fn optimizer_words(&self) -> usize {
+        let master = self.narrow.as_ref().is_some_and(|narrow| narrow.master);
+        self.state_bytes / 4 - if master { self.dim } else { 0 }
     }
 
-    /// Checks that the table takes pushes of this mode with payloads of this size.
+    /// Writes row and state of a row that has taken no push. `words` is memory to work in.
+    pub fn fresh(&self, key: u64, row: &mut [u8], state: &mut [u8], words: &mut Vec<f32>) {
+        words.resize(self.dim + self.state_bytes / 4, 0.0);
+        let (values, made) = words.split_at_mut(self.dim);
+        self.init.fill(key, values);
+        self.schema.narrow_row(values, row);
+        let (own, master) = made.split_at_mut(self.optimizer_words());
+        if let Some(narrow) = &self.narrow {
+            narrow.reload(row, values);
+            master.copy_from_slice(if narrow.master { values } else { &[] });
+        }
+        self.rule.fresh(values, own);
+        state.copy_from_slice(made.as_bytes());
+    }
+
+    /// Checks that the table takes pushes of this mode with payloads of this size and this step
+    /// number, 0 for none.
     ///
     /// # Errors
     /// [`Refusal::Mode`] or [`Refusal::Shape`], which names both sides (B050).
-    pub fn check_push(&self, mode: PushMode, value_bytes: u32) -> Result<(), Refusal> {
+    pub fn check_push(&self, mode: PushMode, value_bytes: u32, step: u64) -> Result<(), Refusal> {
         let refused = |why: &str| {
             Err(Refusal::Mode {
                 mode: mode.word().into(),
@@ -92,8 +114,17 @@ impl TableRules {
             PushMode::Gradient if self.rule == Rule::None => {
                 return refused("the table has no optimizer: create it with --optimizer");
             }
-            PushMode::Gradient | PushMode::Add if !self.float => {
-                return refused("byte planes take assign and delete only");
+            PushMode::Gradient | PushMode::Add if !self.schema.is_float() => {
+                return refused(&format!(
+                    "the table has {}: i8 and u8 take assign and delete only",
+                    self.schema.words()
+                ));
+            }
+            PushMode::Gradient if self.wants_step && step == 0 => {
+                return refused("the table has step=caller: give the step's number, from 1");
+            }
+            _ if step != 0 && !(self.wants_step && mode == PushMode::Gradient) => {
+                return refused("a step's number is for gradients of a table with step=caller");
             }
             PushMode::Gradient | PushMode::Add => self.dim * 4,
             PushMode::Assign => self.row_bytes,

@@ -9,6 +9,8 @@ use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, T
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+mod narrow;
+
 struct Bench {
     shard: Shard<PlainRows>,
     rules: Arc<TableRules>,
@@ -27,7 +29,7 @@ impl Bench {
         if let Some(layout) = &rules.dense {
             for id in 0..layout.rows() {
                 let (mut row, mut state) = (vec![0; rules.row_bytes], vec![0; rules.state_bytes]);
-                rules.fresh(id, &mut row, &mut state);
+                rules.fresh(id, &mut row, &mut state, &mut Vec::new());
                 rows.insert(id, &row, &state);
             }
         }
@@ -60,7 +62,7 @@ impl Bench {
         payload: &[u8],
     ) -> Result<Outcome, Refusal> {
         let check = match payload.len().checked_div(keys.len()) {
-            Some(value_bytes) => self.rules.check_push(mode, value_bytes as u32),
+            Some(value_bytes) => self.rules.check_push(mode, value_bytes as u32, 0),
             None => Ok(()),
         };
         let part = self.part(keys.len(), sequence);
@@ -69,6 +71,7 @@ impl Bench {
             mode,
             keys: &keys,
             payload,
+            step: 0,
         };
         self.shard.push(&part, check, data, 0, &mut self.effects)
     }
@@ -88,7 +91,7 @@ impl Bench {
     }
 }
 
-fn sgd(lr: f32) -> Optimizer {
+fn sgd(lr: f64) -> Optimizer {
     Optimizer::Sgd {
         lr,
         momentum: 0.0,
@@ -185,7 +188,7 @@ fn a_learning_rate_of_zero_is_a_no_op() {
     t.push(PushMode::Assign, &[1], &[2.0]);
     t.push(PushMode::Gradient, &[1], &[5.0]);
     assert_eq!(t.row(1), [2.0]);
-    for lr in [-1.0, f32::NAN, f32::INFINITY] {
+    for lr in [-1.0, f64::NAN, f64::INFINITY] {
         assert_eq!(
             table(1, sgd(lr)).validate().expect_err("refused").field,
             "lr"
@@ -277,9 +280,9 @@ fn new_rows_are_the_initializers() {
     assert_eq!(t.shard.rows().all().len(), 2);
     t.push(PushMode::Add, &[3], &[0.0; 3]);
     for key in [1, 2, 3] {
-        let mut row = vec![0; 12];
+        let mut row = vec![0.0; 3];
         t.rules.init.fill(key, &mut row);
-        assert_eq!(bytes(&t.row(key)), row);
+        assert_eq!(t.row(key), row);
     }
     let (last, rows) = (t.shard.last(), t.shard.rows().all().clone());
     t.shard
@@ -378,6 +381,7 @@ fn a_wrong_epoch_is_told_the_right_one() {
         mode: PushMode::Gradient,
         keys: &[U64::new(1)],
         payload: &[0; 4],
+        step: 0,
     };
     let refusal = t
         .shard

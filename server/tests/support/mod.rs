@@ -15,7 +15,7 @@ use mneme_net::{Endpoint, HostPort, Identity, LinkOptions, Role, init_authority,
 use mneme_proto::control::{ShardReport, ShardStatus};
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
 use mneme_server::limits::BUSY_POLL_US_DEFAULT;
 use mneme_server::{Node, NodeHandle, NodeOptions};
 
@@ -191,20 +191,15 @@ impl World {
 /// A hashed f32 table.
 pub fn spec(dim: u32, optimizer: Optimizer) -> TableSpec {
     TableSpec {
-        name: "t".into(),
-        tenant: "default".into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, dim),
         shards: 1,
         optimizer,
-        init: Initializer::Zeros,
-        seed: 1,
         default_value: 0.5,
-        padding_key: None,
+        tenant: "default".into(),
+        ..TableSpec::new("t", TableKind::Hashed, RowSchema::single(Dtype::F32, dim))
     }
 }
 
-pub fn sgd(lr: f32) -> Optimizer {
+pub fn sgd(lr: f64) -> Optimizer {
     Optimizer::Sgd {
         lr,
         momentum: 0.0,

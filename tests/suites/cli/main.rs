@@ -1,6 +1,7 @@
 //! The command line as scripts rely on it: outputs, exit codes, files, ends.
 
 mod by_hand;
+mod dtypes;
 mod examples;
 mod files;
 mod formats;

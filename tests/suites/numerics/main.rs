@@ -3,7 +3,10 @@
 
 mod batches;
 mod concurrency;
+mod formats;
 mod golden;
 mod keys;
 mod missing;
 mod optimizers;
+mod planes;
+mod rules;

@@ -157,14 +157,14 @@ fn bad_hyper_parameters_are_refused_by_name() {
         weight_decay,
     };
     let bad = [
-        ("lr", sgd(f32::NAN)),
-        ("lr", sgd(f32::INFINITY)),
+        ("lr", sgd(f64::NAN)),
+        ("lr", sgd(f64::INFINITY)),
         ("lr", sgd(-0.1)),
-        ("lr", adagrad(f32::NAN, 1e-10, 0.0)),
+        ("lr", adagrad(f64::NAN, 1e-10, 0.0)),
         ("momentum", momentum(1.0)),
         ("momentum", momentum(-0.1)),
         ("weight_decay", decay(-1.0)),
-        ("weight_decay", decay(f32::NAN)),
+        ("weight_decay", decay(f64::NAN)),
         ("eps", adagrad(0.1, -1e-10, 0.0)),
         ("acc0", adagrad(0.1, 1e-10, -1.0)),
     ];

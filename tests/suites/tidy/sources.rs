@@ -31,12 +31,12 @@ pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Crates of the workspace: folders with a manifest.
+/// Crates of the workspace: folders with a manifest. `fuzz` stands apart from it.
 pub fn crates() -> Vec<String> {
     let entries = std::fs::read_dir(root()).expect("the workspace is readable");
     let with_manifest = entries
         .flatten()
-        .filter(|e| e.path().join("Cargo.toml").is_file());
+        .filter(|e| e.path().join("Cargo.toml").is_file() && e.file_name() != "fuzz");
     let mut names: Vec<String> = with_manifest
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
@@ -74,7 +74,8 @@ pub fn text_files() -> Vec<Source> {
             .expect("below the root")
             .to_string_lossy();
         let path_text = name.replace('\\', "/");
-        let generated = path_text == "Cargo.lock" || path_text.contains("proptest-regressions");
+        let generated =
+            path_text.ends_with("Cargo.lock") || path_text.contains("proptest-regressions");
         let text = std::fs::read_to_string(&path).ok().filter(|_| !generated)?;
         Some(Source {
             path: path_text,

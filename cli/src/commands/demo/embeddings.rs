@@ -33,15 +33,16 @@ pub(super) fn show(
     let seconds = begin.elapsed().as_secs_f64();
     say(session, format!("{} in {seconds:.2} s", imported.text()));
 
-    let file = files::open(&args.table, Some(&args.tensor), None)?;
+    let wanted = files::Wanted {
+        tensor: Some(&args.tensor),
+        ..files::Wanted::default()
+    };
+    let mut file = files::open(&args.table, &wanted)?;
+    let rows = file.rows();
     let table = client.table(TABLE)?;
     let row_bytes = file.row_bytes();
     let mut rng = StdRng::seed_from_u64(1);
-    let mut draw = || -> Vec<u64> {
-        (0..COMPARED)
-            .map(|_| rng.random_range(0..file.rows()))
-            .collect()
-    };
+    let mut draw = || -> Vec<u64> { (0..COMPARED).map(|_| rng.random_range(0..rows)).collect() };
     let ids = draw();
     let mut pulled = vec![0; ids.len() * row_bytes];
     let options = PullOptions::default();

@@ -6,7 +6,7 @@ use anyhow::bail;
 use mneme_client::blocking::{Client, Table};
 use mneme_client::{LoadAt, LoadRows, PullOptions};
 use mneme_proto::mix64::mix64;
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{Dtype, Plane, RowSchema, TableKind, TableSpec};
 
 use super::{Line, Timed, say};
 use crate::commands::Session;
@@ -74,18 +74,14 @@ fn spec(tenant: &str) -> TableSpec {
         width,
     };
     TableSpec {
-        name: TABLE.into(),
         tenant: tenant.into(),
-        kind: TableKind::Dense { rows: ROWS },
-        schema: RowSchema {
-            planes: vec![plane("codes", 256), plane("scales", 8)],
-        },
-        shards: 0,
-        optimizer: Optimizer::None,
-        init: Initializer::Zeros,
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(
+            TABLE,
+            TableKind::Dense { rows: ROWS },
+            RowSchema {
+                planes: vec![plane("codes", 256), plane("scales", 8)],
+            },
+        )
     }
 }
 

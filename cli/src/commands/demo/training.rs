@@ -84,11 +84,7 @@ pub(super) fn show(session: &Session, client: &Client) -> anyhow::Result<Trained
 
 fn spec(tenant: &str) -> TableSpec {
     TableSpec {
-        name: TABLE.into(),
         tenant: tenant.into(),
-        kind: TableKind::Hashed,
-        schema: RowSchema::single(Dtype::F32, DIM as u32),
-        shards: 0,
         optimizer: Optimizer::Adagrad {
             lr: 0.3,
             eps: 1e-10,
@@ -98,9 +94,11 @@ fn spec(tenant: &str) -> TableSpec {
             mean: 0.0,
             std: 0.3,
         },
-        seed: 1,
-        default_value: 0.0,
-        padding_key: None,
+        ..TableSpec::new(
+            TABLE,
+            TableKind::Hashed,
+            RowSchema::single(Dtype::F32, DIM as u32),
+        )
     }
 }
 

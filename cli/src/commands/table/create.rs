@@ -2,7 +2,9 @@
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use mneme_proto::schema::{Dtype, Initializer, Optimizer, Plane, RowSchema, TableKind, TableSpec};
+use mneme_proto::schema::{
+    Dtype, Initializer, Optimizer, Plane, Rounding, RowSchema, TableKind, TableSpec,
+};
 
 use super::describe::Description;
 use super::plan::Plan;
@@ -19,7 +21,7 @@ pub struct CreateArgs {
     /// Rows of a dense table; with --dry-run also the rows that a hashed one shall hold.
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
-    /// Element type of a row: f32 or u8.
+    /// Element type of a row: f32, f16, bf16, f8e4m3, f8e5m2, i8 or u8.
     #[arg(long, value_name = "DTYPE", requires = "dim")]
     dtype: Option<Dtype>,
     /// Elements of a row.
@@ -32,14 +34,23 @@ pub struct CreateArgs {
     /// Shards, a power of two [default: 16 for every node, rounded up].
     #[arg(long, value_name = "S")]
     shards: Option<u32>,
-    /// What gradients do: sgd or adagrad. Without one, gradients are refused.
+    /// What gradients do: sgd, adagrad, rowwise_adagrad, adam, adamw or ftrl. Without one,
+    /// gradients are refused.
     #[arg(long, value_name = "NAME")]
     optimizer: Option<String>,
     /// Options of the optimizer. sgd: lr .01, momentum 0, weight_decay 0; adagrad: lr .01,
-    /// eps 1e-10, acc0 0.
+    /// eps 1e-10, acc0 0; rowwise_adagrad: lr .01, eps 1e-8, acc0 0, weight_decay 0,
+    /// decay l2|decoupled; adam, adamw: lr .01, beta1 .9, beta2 .999, eps 1e-8, weight_decay 0,
+    /// step row|caller, eps_form standard|torch_sparse; ftrl: lr .01, l1 0, l2 0, beta 1, n0 0.
     #[arg(long, value_name = "K=V", num_args = 1.., value_parser = parse_assignment,
           requires = "optimizer")]
-    opt: Vec<(String, f32)>,
+    opt: Vec<(String, String)>,
+    /// How results are rounded to f16, bf16 or fp8 rows.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "nearest")]
+    rounding: RoundingWord,
+    /// Keep a copy of each row in f32 beside its state, so that small updates are not lost.
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    master: Option<Master>,
     /// How new rows are made: zeros, constant:V, uniform:A:B or normal:MEAN:STD.
     #[arg(long, value_name = "HOW", default_value = "zeros")]
     init: Initializer,
@@ -61,6 +72,28 @@ pub struct CreateArgs {
 enum Kind {
     Hashed,
     Dense,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RoundingWord {
+    /// To nearest, ties to even.
+    Nearest,
+    /// Up or down, the nearer the likelier: right on average.
+    Stochastic,
+}
+
+impl From<RoundingWord> for Rounding {
+    fn from(word: RoundingWord) -> Self {
+        match word {
+            RoundingWord::Nearest => Self::Nearest,
+            RoundingWord::Stochastic => Self::Stochastic,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Master {
+    F32,
 }
 
 /// `NAME:DTYPE:WIDTH`.
@@ -111,6 +144,8 @@ impl CreateArgs {
             seed: self.seed,
             default_value: self.default.unwrap_or(0.0),
             padding_key: self.padding_key,
+            rounding: self.rounding.into(),
+            master: self.master.is_some(),
         };
         if self.shards == Some(0) {
             bail!("shards: 0 is not a power of two");
@@ -202,7 +237,7 @@ mod tests {
             ("t --kind hashed --dim 8", "--dtype"),
             (
                 "t --kind hashed --dtype f64 --dim 8",
-                "'f64' is unknown; known: f32, u8",
+                "'f64' is unknown; known: f32, f16, bf16",
             ),
             ("t --kind hashed --dtype f32 --dim 0", "width 0"),
             ("t --kind hashed --dtype f32 --dim 99999", "over the limit"),
@@ -219,7 +254,7 @@ mod tests {
             (&format!("{hashed} --shards 0"), "0 is not a power of two"),
             (
                 &format!("{hashed} --optimizer adamax"),
-                "known: none, sgd, adagrad",
+                "known: none, sgd, adagrad, rowwise_adagrad, adam, adamw, ftrl",
             ),
             (
                 &format!("{hashed} --optimizer sgd --opt rho=1"),
@@ -232,9 +267,43 @@ mod tests {
             (&format!("{hashed} --opt lr=1"), "--optimizer"),
             (
                 &format!("{hashed} --optimizer sgd --opt lr"),
-                "is not NAME=NUMBER",
+                "is not NAME=VALUE",
             ),
-            (&format!("{hashed} --init ones"), "'ones' is none of"),
+            (&format!("{hashed} --init ones"), "'ones': it is none of"),
+            (
+                &format!("{hashed} --init uniform:1:-1"),
+                "the lower bound 1 is not below the upper bound -1",
+            ),
+            (
+                &format!("{hashed} --init uniform:0:NaN"),
+                "the upper bound is NaN: it must be finite",
+            ),
+            (
+                &format!("{hashed} --optimizer sgd --opt lr=1 --opt lr=2"),
+                "lr: it is given twice",
+            ),
+            (
+                "t --kind dense --rows 4 --dtype f32 --dim 1 --padding-key 4",
+                "padding-key: 4 is no row: the table has rows 0 to 3",
+            ),
+            (
+                "t --kind hashed --dtype f16 --dim 1 --init constant:70000",
+                "init: constant:70000 does not fit f16, which holds magnitudes up to 65504.0",
+            ),
+            (
+                "t --kind hashed --dtype i8 --dim 1 --default 128",
+                "default: 128 does not fit i8, which holds whole numbers from -128 to 127",
+            ),
+            (
+                "t --kind hashed --plane a:bf16:2 --plane b:i8:1 --optimizer adam",
+                "adam needs float planes, this table has a:bf16:2 b:i8:1",
+            ),
+            (
+                &format!("{hashed} --rounding stochastic"),
+                "rounding: it is for f16, bf16, f8e4m3 and f8e5m2 rows",
+            ),
+            (&format!("{hashed} --master f32"), "master: it is for f16"),
+            (&format!("{hashed} --master f16"), "--master"),
             (&format!("{hashed} --padding-key -1"), "'-1' is not a key"),
             (&format!("{hashed} --plane a:f32:1"), "cannot be used with"),
             ("t --kind hashed --plane a:f32", "is not NAME:DTYPE:WIDTH"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mneme_client::TableReport;
 use mneme_proto::map::Tier;
-use mneme_proto::schema::{Initializer, Optimizer, Plane};
+use mneme_proto::schema::{Initializer, Optimizer, OptionValue, Plane, Rounding};
 use serde::Serialize;
 
 use super::{kind_word, rows_of};
@@ -33,6 +33,8 @@ pub struct Description {
     seed: u64,
     default: f32,
     padding_key: Option<String>,
+    rounding: Rounding,
+    master: Option<&'static str>,
     generation: u64,
     previous_generation: u64,
     placement: Vec<ShardLine>,
@@ -41,7 +43,7 @@ pub struct Description {
 #[derive(Debug, Serialize)]
 struct OptimizerLine {
     name: &'static str,
-    options: BTreeMap<&'static str, f32>,
+    options: BTreeMap<&'static str, OptionValue>,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,6 +102,8 @@ impl Description {
             seed: spec.seed,
             default: spec.default_value,
             padding_key: spec.padding_key.map(|key| key.to_string()),
+            rounding: spec.rounding,
+            master: spec.master.then_some("f32"),
             generation: report.generation.0,
             previous_generation: report.previous.0,
             placement: placement.collect(),
@@ -116,7 +120,7 @@ impl Description {
             .collect();
         let options = self.optimizer.options.iter();
         let options: Vec<String> = options
-            .map(|(name, value)| format!("{name}={}", number(*value)))
+            .map(|(name, value)| format!("{name}={value}"))
             .collect();
         let optimizer = format!("{} {}", self.optimizer.name, options.join(" "));
         let padding = self.padding_key.clone().unwrap_or_else(|| "none".into());
@@ -135,6 +139,8 @@ impl Description {
             ("seed", self.seed.to_string()),
             ("default", number(self.default)),
             ("padding key", padding),
+            ("rounding", self.rounding.word().into()),
+            ("master copy", self.master.unwrap_or("none").into()),
             ("shards", self.shards.to_string()),
             ("generation", self.generation.to_string()),
         ]);

@@ -106,22 +106,15 @@ pub fn free_bytes(cluster: &ClusterStatus) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use mneme_proto::schema::{Dtype, Initializer, Optimizer, RowSchema};
+    use mneme_proto::schema::{Dtype, RowSchema};
 
     use super::*;
 
     fn spec(kind: TableKind) -> TableSpec {
         TableSpec {
-            name: "t".into(),
-            tenant: "default".into(),
-            kind,
-            schema: RowSchema::single(Dtype::U8, 264),
             shards: 32,
-            optimizer: Optimizer::None,
-            init: Initializer::Zeros,
-            seed: 1,
-            default_value: 0.0,
-            padding_key: None,
+            tenant: "default".into(),
+            ..TableSpec::new("t", kind, RowSchema::single(Dtype::U8, 264))
         }
     }
 

@@ -1,0 +1,4 @@
+//! libFuzzer over [`mneme_proto::fuzz::frame`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mneme_proto::fuzz::frame(data));
