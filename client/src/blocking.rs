@@ -120,6 +120,14 @@ impl Client {
         Ok(self.handle(inner))
     }
 
+    /// See [`crate::Client::set_table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_table(&self, name: &str, options: &[(String, String)]) -> Result<(), ClientError> {
+        self.runtime.block_on(self.inner.set_table(name, options))
+    }
+
     /// See [`crate::Client::list_tables`].
     ///
     /// # Errors

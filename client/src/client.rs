@@ -151,6 +151,26 @@ impl Client {
         self.open_served(&map, deadline).await
     }
 
+    /// Changes options of a table's optimizer, by name, while pushes run: of those, `lr`. The
+    /// nodes follow within a message of the catalogue.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownTable`], [`Refusal::Schema`]; [`ClientError::Catalogue`].
+    pub async fn set_table(
+        &self,
+        name: &str,
+        options: &[(String, String)],
+    ) -> Result<(), ClientError> {
+        let request = CatalogueRequest::SetTable {
+            table: self.named(name),
+            options: options.to_vec(),
+        };
+        match self.0.ask(request, self.0.deadline(None)).await? {
+            CatalogueResponse::Done { .. } => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// All tables of the cluster.
     ///
     /// # Errors

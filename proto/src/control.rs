@@ -249,6 +249,11 @@ pub enum CatalogueRequest {
     Status,
     /// A table's sealed generations beside the published one.
     Versions { table: TableRef },
+    /// Change options of a table's optimizer, by name, for the pushes to come.
+    SetTable {
+        table: TableRef,
+        options: Vec<(String, String)>,
+    },
 }
 
 /// A table's sealed generations.
@@ -363,7 +368,7 @@ pub enum CatalogueResponse {
     },
     /// To `Heartbeat`.
     Alive { revision: Revision },
-    /// To `Report`, `DropTable`, `Publish`: done at this revision.
+    /// To `Report`, `DropTable`, `Publish`, `SetTable`: done at this revision.
     Done { revision: Revision },
     /// To `TakeGenerations`.
     Generations { first: Generation, count: u32 },

@@ -26,6 +26,7 @@ pub(super) fn word(request: &CatalogueRequest) -> &'static str {
         CatalogueRequest::Watch { .. } => "watch",
         CatalogueRequest::Status => "status",
         CatalogueRequest::Versions { .. } => "versions",
+        CatalogueRequest::SetTable { .. } => "set_table",
     }
 }
 
@@ -54,6 +55,7 @@ pub(super) fn check(
         | CatalogueRequest::DropTable { .. }
         | CatalogueRequest::ResetTable { .. }
         | CatalogueRequest::BeginLoad { .. }
+        | CatalogueRequest::SetTable { .. }
         | CatalogueRequest::Publish { .. } => peer.role == Role::Client,
         CatalogueRequest::Hello
         | CatalogueRequest::ListTables

@@ -105,6 +105,9 @@ impl Member {
                 let tables = self.view.read(|state| state.summaries());
                 Ok(CatalogueResponse::Tables(tables))
             }
+            Ask::SetTable { table, options } => {
+                self.done(Command::SetTable { table, options }).await
+            }
             Ask::Versions { table } => self.versions(&table).await,
             Ask::GetMap { table } => Ok(CatalogueResponse::Map(self.encoded_map(&table)?)),
             Ask::Watch { from, wait_ms } => Ok(self.watch(from, wait_ms).await),

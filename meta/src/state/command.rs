@@ -91,6 +91,13 @@ pub enum Command {
         /// Every replica of every shard.
         replicas: Vec<SealedReplica>,
     },
+    /// Changes options of a table's optimizer.
+    SetTable {
+        /// The table.
+        table: TableRef,
+        /// Names and values.
+        options: Vec<(String, String)>,
+    },
 }
 
 /// What applying a command answers.

@@ -85,6 +85,7 @@ impl State {
                 generation,
                 replicas,
             } => self.publish(table, generation, replicas),
+            Command::SetTable { table, options } => self.set_table(&table, &options),
         }
     }
 

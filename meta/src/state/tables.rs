@@ -6,7 +6,7 @@ use mneme_proto::control::{Change, TableRef};
 use mneme_proto::ids::{Epoch, NodeId, TableGeneration, TableId};
 use mneme_proto::map::TableState;
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::TableSpec;
+use mneme_proto::schema::{SchemaError, TableSpec};
 
 use crate::limits::{CREATES_KEPT, LOADS_OPEN_MAX, SHARDS_TOTAL_MAX, TABLES_MAX};
 use crate::state::State;
@@ -173,6 +173,33 @@ impl State {
         }
         self.note(Change::Table(id));
         Ok(self.table_outcome(id))
+    }
+
+    /// Changes the learning rate. Everything else of an optimizer is fixed: rows and state were made
+    /// by it.
+    pub(super) fn set_table(
+        &mut self,
+        table: &TableRef,
+        options: &[(String, String)],
+    ) -> Result<Outcome, Refusal> {
+        let record = self.table(table)?;
+        let mut optimizer = record.spec.optimizer;
+        for (name, value) in options {
+            optimizer.set(name, value)?;
+            if name != "lr" {
+                let why = "it is fixed since the table was made; only lr can be changed";
+                return Err(SchemaError::new(name, why).into());
+            }
+        }
+        optimizer.validate()?;
+        let id = record.id;
+        if optimizer != record.spec.optimizer {
+            self.advance();
+            let record = self.tables.get_mut(&id).expect("it was found above");
+            record.spec.optimizer = optimizer;
+            self.note(Change::Table(id));
+        }
+        Ok(self.done())
     }
 
     /// Allocates a table generation, never one that was used before (I-6). A loader that died

@@ -41,8 +41,11 @@ impl Node {
             return Ok(table);
         }
         let rules = match self.engine.tables.get(map.table) {
-            Some(table) => Arc::clone(&table.rules),
-            None => Arc::new(TableRules::new(map.table, &map.spec)),
+            Some(table) if *table.spec == map.spec => Arc::clone(&table.rules),
+            other => {
+                held.recorded &= other.is_none();
+                Arc::new(TableRules::new(map.table, &map.spec))
+            }
         };
         let mut table = Table {
             id: map.table,
@@ -161,6 +164,7 @@ impl Node {
                 .get(&shard)
                 .filter(|m| place.mine && m.epoch == place.epoch);
             if let Some(kept) = kept {
+                kept.core().set_rules(Arc::clone(&rules));
                 place.mutable = Some(Arc::clone(kept));
                 continue;
             }

@@ -97,6 +97,11 @@ impl<R: Rows> Shard<R> {
         self.last
     }
 
+    /// Follows changed rules from the next push on.
+    pub fn set_rules(&mut self, rules: Arc<TableRules>) {
+        self.rules = rules;
+    }
+
     /// Opens or closes it for pushes.
     pub fn set_gate(&mut self, gate: Gate) {
         self.gate = gate;

@@ -1,6 +1,7 @@
 //! `mneme table`: create, list, describe, drop, reset, seal.
 
-use mneme_tests::{Dev, Mneme};
+use mneme_tests::wait::wait_until;
+use mneme_tests::{Dev, Mneme, limits};
 use serde_json::Value;
 
 fn hashed(mneme: &Mneme, name: &str) {
@@ -207,4 +208,52 @@ fn status_shows_the_cluster() {
         "{status:#}"
     );
     assert!(mneme.ok(&["status"]).stdout.contains("alive"));
+}
+
+/// The learning rate changes under pushes, without a restart; nothing else does.
+#[test]
+fn set_changes_the_learning_rate() {
+    let dev = Dev::start();
+    let mneme = dev.mneme();
+    mneme.ok(&[
+        "table",
+        "create",
+        "t",
+        "--kind",
+        "hashed",
+        "--dtype",
+        "f32",
+        "--dim",
+        "1",
+        "--optimizer",
+        "sgd",
+        "--opt",
+        "lr=0.5",
+    ]);
+    let mut key = 0;
+    let mut step = || {
+        key += 1;
+        let text = key.to_string();
+        let gradient = [
+            "push", "t", "--mode", "gradient", "--keys", &text, "--values", "[[-1]]",
+        ];
+        mneme.ok(&gradient);
+        let pulled = mneme.json(&["pull", "t", "--keys", &text]);
+        pulled["rows"][0]["values"][0].as_f64().expect("a number")
+    };
+    assert_eq!(step(), 0.5);
+    mneme.ok(&["table", "set", "t", "--opt", "lr=2"]);
+    wait_until(limits::SOON, "the nodes follow", || step() == 2.0);
+    let described = mneme.json(&["table", "describe", "t"]);
+    assert_eq!(described["optimizer"]["options"]["lr"], 2.0);
+    for (option, says) in [
+        ("momentum=0.5", "only lr can be changed"),
+        ("rho=1", "no such option"),
+        ("lr=NaN", "lr"),
+        ("lr=fast", "not a number"),
+    ] {
+        mneme.refused(1, &["table", "set", "t", "--opt", option], &[says]);
+    }
+    assert_eq!(step(), 2.0);
+    mneme.refused(1, &["table", "set", "absent", "--opt", "lr=1"], &["absent"]);
 }

@@ -11,7 +11,7 @@ use mneme_proto::control::TableSummary;
 use mneme_proto::schema::TableKind;
 use serde::Serialize;
 
-use super::Session;
+use super::{Session, parse_assignment};
 use crate::output::{bytes, columns, count};
 
 /// Make, look at, empty, seal, publish and remove tables.
@@ -34,6 +34,7 @@ enum TableCommand {
     Reset(Named),
     /// Make a mutable table's rows, as they are now, final: pushes are refused from then on.
     Seal(Named),
+    Set(SetArgs),
     /// Publish the version that `import --no-publish` left to wait, in one step for all readers.
     Publish(Named),
     /// Go back to the version before the published one; again goes forth.
@@ -46,6 +47,17 @@ enum TableCommand {
 struct Named {
     /// The table.
     name: String,
+}
+
+/// Change a table's optimizer while pushes run.
+#[derive(Debug, Args)]
+struct SetArgs {
+    /// The table.
+    name: String,
+    /// The new learning rate, lr=V. Everything else is fixed when a table is made.
+    #[arg(long, value_name = "K=V", num_args = 1.., value_parser = parse_assignment,
+          required = true)]
+    opt: Vec<(String, String)>,
 }
 
 /// A line of a list of tables.
@@ -174,6 +186,12 @@ pub fn run(args: &TableArgs, session: &Session) -> anyhow::Result<()> {
             let generation = table.seal(session.step_deadline())?;
             client.close();
             did(session, &args.name, "sealed", Some(generation.0))
+        }
+        TableCommand::Set(args) => {
+            let client = session.client()?;
+            client.set_table(&args.name, &args.opt)?;
+            client.close();
+            did(session, &args.name, "changed", None)
         }
         TableCommand::Publish(args) => {
             let (client, table) = session.table(&args.name)?;
