@@ -81,6 +81,13 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// So many of something: `1 row`, `1,234 rows`.
+#[must_use]
+pub fn of(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", count(number))
+}
+
 /// A count with thousands set apart: `1,234,567`.
 #[must_use]
 pub fn count(number: u64) -> String {

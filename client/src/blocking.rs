@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mneme_net::BusyPoll;
-use mneme_proto::control::{ClusterStatus, SealedReplica, TableSummary};
+use mneme_proto::control::{ClusterStatus, SealedReplica, TableSummary, TableVersions};
 use mneme_proto::frame::{PushMode, Status};
 use mneme_proto::ids::{TableGeneration, TableId};
 use mneme_proto::map::{TableMap, TableState};
@@ -305,6 +305,30 @@ impl Table {
         self.runtime.block_on(self.inner.seal(deadline))
     }
 
+    /// See [`crate::Table::versions`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn versions(&self) -> Result<TableVersions, ClientError> {
+        self.runtime.block_on(self.inner.versions())
+    }
+
+    /// See [`crate::Table::publish`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn publish(&self, deadline: Option<Duration>) -> Result<TableGeneration, ClientError> {
+        self.runtime.block_on(self.inner.publish(deadline))
+    }
+
+    /// See [`crate::Table::rollback`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rollback(&self, deadline: Option<Duration>) -> Result<TableGeneration, ClientError> {
+        self.runtime.block_on(self.inner.rollback(deadline))
+    }
+
     /// See [`crate::Table::scan`].
     ///
     /// # Errors
@@ -347,6 +371,14 @@ impl Loader {
     /// As there.
     pub fn publish(self) -> Result<TableGeneration, ClientError> {
         self.runtime.block_on(self.inner.publish())
+    }
+
+    /// See [`crate::Loader::stage`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stage(self) -> Result<TableGeneration, ClientError> {
+        self.runtime.block_on(self.inner.stage())
     }
 
     /// See [`crate::Loader::abandon`].

@@ -66,6 +66,7 @@ mod session;
 mod table;
 #[cfg(test)]
 mod testing;
+mod versions;
 
 pub use client::Client;
 pub use config::{CONFIG_VARIABLE, ClientConfig, ConfigError, Span, TENANT_DEFAULT};

@@ -232,15 +232,23 @@ impl Loader {
     /// Forgets the load.
     pub async fn abandon(mut self) {
         self.over = true;
-        let nodes: Vec<_> = self
-            .router
-            .shards_by_node()
-            .into_iter()
-            .map(|(route, _)| route)
-            .collect();
         self.table
-            .abandon(&nodes, self.router.table, self.generation)
+            .abandon(&self.router.routes(), self.router.table, self.generation)
             .await;
+    }
+
+    /// Leaves the finished generation to wait for [`Table::publish`]: what waited before it is
+    /// forgotten. Finishes first where that was not done. It waits for as long as its nodes live.
+    ///
+    /// # Errors
+    /// As [`Loader::finish`].
+    pub async fn stage(mut self) -> Result<TableGeneration, ClientError> {
+        if self.replicas.is_empty() {
+            self.finish().await?;
+        }
+        self.over = true;
+        self.table.forget_staged_before(self.generation).await?;
+        Ok(self.generation)
     }
 
     fn until(&self) -> Instant {
@@ -381,11 +389,7 @@ impl Drop for Loader {
         let (table, router, generation) =
             (self.table.clone(), self.router.clone(), self.generation);
         self.table.shared().client.runtime.spawn(async move {
-            let nodes: Vec<_> = router
-                .shards_by_node()
-                .into_iter()
-                .map(|(route, _)| route)
-                .collect();
+            let nodes = router.routes();
             table.abandon(&nodes, router.table, generation).await;
         });
     }

@@ -182,6 +182,12 @@ impl Router {
         self.shards[shard as usize].epoch
     }
 
+    /// The nodes that hold a shard of the table.
+    pub(crate) fn routes(&self) -> Vec<Arc<NodeRoute>> {
+        let shards = self.shards_by_node();
+        shards.into_iter().map(|(route, _)| route).collect()
+    }
+
     /// Shards by their primary: `(node, shards)` for every node that has one.
     pub(crate) fn shards_by_node(&self) -> Vec<(Arc<NodeRoute>, Vec<ShardIndex>)> {
         let of = |slot: usize| {

@@ -28,11 +28,7 @@ impl Table {
         let until = self.shared().client.deadline(deadline);
         let (generation, router) = self.begin_generation(until).await?;
         let table = router.table;
-        let nodes: Vec<Arc<NodeRoute>> = router
-            .shards_by_node()
-            .into_iter()
-            .map(|(route, _)| route)
-            .collect();
+        let nodes = router.routes();
         let seal =
             |node: &Arc<NodeRoute>| (node.clone(), NodeRequest::SealShards { table, generation });
         let sealed = self

@@ -245,7 +245,10 @@ impl Span {
         if from == to {
             return Ok(());
         }
-        self.advise_huge(from.next_multiple_of(EXTENT_BYTES), to);
+        match &self.region.backing {
+            Backing::Memfd { .. } => self.populate_huge(from, to),
+            Backing::Private { .. } => self.advise_huge(from.next_multiple_of(EXTENT_BYTES), to),
+        }
         let address = self.base().wrapping_add(from as usize).cast();
         // SAFETY: the range lies within this mapping, which lives as long as `self`; populating
         // changes no byte of it.
@@ -293,20 +296,27 @@ impl Span {
         }
     }
 
-    /// Gathers the whole extents of `[from, to)`, which is populated, into huge pages: a reader of
-    /// random rows then misses the TLB once where it missed it, and the page tables below, twice.
-    /// The bytes stay as they are, and whoever touches them meanwhile waits a little. Systems that
-    /// cannot keep small pages.
-    pub(crate) fn gather_huge(&self, from: u64, to: u64) {
-        let (from, to) = whole_extents(from, to);
+    /// Makes whole extents of a file huge pages before anything stands in them: a reader of random
+    /// rows then misses the TLB once where it would miss it, and the page tables below, twice.
+    /// The system gives files no huge pages by itself where it is not configured to; it gathers
+    /// small ones on request, if there is at least one. What it refuses is populated in small
+    /// pages afterwards.
+    fn populate_huge(&self, from: u64, to: u64) {
+        let (from, to) = (from.next_multiple_of(EXTENT_BYTES), to - to % EXTENT_BYTES);
         if from >= to || self.region.pool.spec().huge {
             return;
         }
-        let address = self.base().wrapping_add(from as usize).cast();
-        // SAFETY: a range of a live mapping; the call moves its bytes to other memory behind the
-        // same addresses, and changes none of them.
-        // A failure leaves small pages, which serve as well, only slower.
-        let _ = unsafe { libc::madvise(address, (to - from) as usize, libc::MADV_COLLAPSE) };
+        let at = |offset: u64| self.base().wrapping_add(offset as usize).cast();
+        for extent in (from..to).step_by(EXTENT_BYTES as usize) {
+            let (page, advice) = (at(extent), Advice::LinuxPopulateWrite);
+            // SAFETY: a page of this mapping; populating changes no byte of it.
+            if unsafe { rustix::mm::madvise(page, 4096, advice) }.is_err() {
+                return;
+            }
+        }
+        // SAFETY: a range of this mapping; the call moves its bytes to other memory behind the same
+        // addresses and changes none of them. A failure leaves them where they are.
+        let _ = unsafe { libc::madvise(at(from), (to - from) as usize, libc::MADV_COLLAPSE) };
     }
 
     /// Binds the span to the pool's NUMA node, if it has one.
@@ -337,11 +347,6 @@ impl Span {
             io::Error::last_os_error(),
         ))
     }
-}
-
-/// The whole extents within a range.
-const fn whole_extents(from: u64, to: u64) -> (u64, u64) {
-    (from.next_multiple_of(EXTENT_BYTES), to - to % EXTENT_BYTES)
 }
 
 /// A part of a region that is populated from its start on, and counted.
@@ -414,6 +419,37 @@ mod tests {
         drop(piece);
         assert_eq!(pool.usage().resident_bytes, 0);
         assert_eq!(pool.usage().used_bytes, 0);
+    }
+
+    /// Whole extents become huge pages where the system allows it: what is counted and what stands
+    /// in them is the same either way, and a hole takes a part of one.
+    #[test]
+    fn extents_are_counted_alike_whatever_their_pages() {
+        let pool = pool();
+        let region = Region::create(&pool, "test").unwrap();
+        let bytes = 6 << 20;
+        let mut piece = Piece::map(&region, 0, pool.take(bytes).unwrap()).unwrap();
+        assert_eq!(piece.span().base() as u64 % EXTENT_BYTES, 0);
+        assert!(!piece.populate_step(3 << 20).unwrap());
+        assert_eq!(pool.usage().resident_bytes, 3 << 20);
+        assert!(piece.populate_step(u64::MAX).unwrap());
+        assert_eq!(pool.usage().resident_bytes, bytes);
+        let at = |offset: usize| piece.span().base().wrapping_add(offset);
+        for offset in [0, (2 << 20) - 8, (3 << 20) + 4096, (6 << 20) - 8] {
+            // SAFETY: populated, and nobody else maps it.
+            unsafe { crate::words::copy_in(at(offset), &(offset as u64).to_le_bytes()) };
+        }
+        piece.span().give_back(0, 1 << 20).unwrap();
+        let read = |offset: usize| {
+            let mut row = [0; 8];
+            // SAFETY: as above; what was given back reads as zeros.
+            unsafe { crate::words::copy_out(at(offset), &mut row) };
+            u64::from_le_bytes(row)
+        };
+        assert_eq!(read(0), 0);
+        for offset in [(2 << 20) - 8, (3 << 20) + 4096, (6 << 20) - 8] {
+            assert_eq!(read(offset), offset as u64);
+        }
     }
 
     /// A shared descriptor reads what is written, cannot write, and reads zeros after the

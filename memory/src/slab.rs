@@ -138,16 +138,6 @@ impl Slab {
         Ok(())
     }
 
-    /// Gathers what is populated into huge pages where the system can. For a slab that grows no
-    /// more: growth waits for this.
-    pub(crate) fn gather_huge(&self) {
-        for segment in &self.grown().segments {
-            let offset = segment.span.offset();
-            let (from, to) = (segment.populated_from, segment.populated_to);
-            segment.span.gather_huge(from - offset, to - offset);
-        }
-    }
-
     /// The first slot after `segments` segments.
     const fn segment_end(&self, segments: usize) -> u64 {
         match segments {

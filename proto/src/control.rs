@@ -247,6 +247,30 @@ pub enum CatalogueRequest {
     Watch { from: Revision, wait_ms: u32 },
     /// The state of the cluster.
     Status,
+    /// A table's sealed generations beside the published one.
+    Versions { table: TableRef },
+}
+
+/// A table's sealed generations.
+#[derive(Debug, Clone, PartialEq, Archive, Serialize, Deserialize)]
+pub struct TableVersions {
+    /// The table.
+    pub table: TableId,
+    /// Published; 0 while mutable.
+    pub published: TableGeneration,
+    /// What a rollback goes back to; none when there is none or a node lost its part of it.
+    pub previous: Option<SealedVersion>,
+    /// Loaded whole and not published, oldest first.
+    pub staged: Vec<SealedVersion>,
+}
+
+/// A sealed generation of which every replica stands.
+#[derive(Debug, Clone, PartialEq, Archive, Serialize, Deserialize)]
+pub struct SealedVersion {
+    /// Which.
+    pub generation: TableGeneration,
+    /// What `Publish` names.
+    pub replicas: Vec<SealedReplica>,
 }
 
 /// A table in a list.
@@ -366,6 +390,8 @@ pub enum CatalogueResponse {
     Compacted { revision: Revision },
     /// To `Status`.
     Status(ClusterStatus),
+    /// To `Versions`.
+    Versions(TableVersions),
     /// This member does not lead; ask the one that does.
     NotLeader { leader: Option<(u64, String)> },
     /// Refused.

@@ -45,8 +45,12 @@ pub struct Pulled {
 /// The layout of the answer to `view`.
 ///
 /// # Errors
-/// [`Refusal::Limit`] when it would not fit a frame: the client splits its batch.
+/// [`Refusal::Limit`] when it would not fit a frame: the client splits its batch;
+/// [`Refusal::TableState`] for rows to be made in a sealed table.
 pub fn layout(table: &Table, view: &PullView<'_>) -> Result<Layout, Refusal> {
+    if view.missing == Missing::Init {
+        table.check_mutable()?;
+    }
     let with_state = view.header.flags & PULL_WITH_STATE != 0 && !table.is_sealed();
     let state = if with_state {
         table.rules.state_bytes

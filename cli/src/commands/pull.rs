@@ -1,8 +1,10 @@
 //! `mneme pull`.
 
+use anyhow::bail;
 use clap::Args;
 use mneme_client::PullOptions;
 use mneme_proto::frame::Status;
+use mneme_proto::map::TableState;
 use mneme_proto::schema::TableSpec;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -17,7 +19,7 @@ pub struct PullArgs {
     /// The table.
     name: String,
     /// Keys (row ids of a dense table), joined by commas; repeats are answered at every place.
-    #[arg(long, value_name = "K,K...")]
+    #[arg(long, value_name = "K,K...", allow_hyphen_values = true)]
     keys: Keys,
     /// What to do with keys that have no row.
     #[arg(long, value_enum, default_value = "default")]
@@ -69,6 +71,12 @@ pub fn run(args: &PullArgs, session: &Session) -> anyhow::Result<()> {
         with_state: args.state,
         ..PullOptions::default()
     };
+    if args.state && table.state() == TableState::Sealed {
+        bail!(
+            "table '{}' is sealed: it keeps no optimizer state; pull without --state",
+            args.name
+        );
+    }
     let keys = &args.keys.0;
     let stride = table.pulled_row_bytes(&options);
     let mut rows = vec![0; keys.len() * stride];

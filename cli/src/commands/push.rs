@@ -8,6 +8,7 @@ use mneme_proto::schema::{Dtype, RowSchema, TableSpec};
 use serde::Serialize;
 
 use super::{Keys, Session};
+use crate::output::of;
 use crate::values::parse_rows;
 
 /// Change rows.
@@ -19,7 +20,7 @@ pub struct PushArgs {
     #[arg(long, value_enum)]
     mode: Mode,
     /// Keys (row ids of a dense table), joined by commas; repeats are merged into one step.
-    #[arg(long, value_name = "K,K...")]
+    #[arg(long, value_name = "K,K...", allow_hyphen_values = true)]
     keys: Keys,
     /// One list of values per key, as JSON; not for delete.
     #[arg(long, value_name = "[[..],[..]]")]
@@ -123,8 +124,9 @@ pub fn run(args: &PushArgs, session: &Session) -> anyhow::Result<()> {
             n => format!(", {n} ignored (the padding key)"),
         };
         format!(
-            "{} rows changed in {} parts{ignored}",
-            report.rows, report.parts
+            "{} changed in {}{ignored}",
+            of(report.rows, "row"),
+            of(report.parts.into(), "part")
         )
     })?;
     Ok(())

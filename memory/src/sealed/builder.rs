@@ -247,9 +247,7 @@ impl SealedBuilder {
     /// ([`SealedBuilder::check_complete`] asks without that).
     pub fn finish(mut self) -> Result<SealedShard, SealError> {
         self.check_complete()?;
-        self.inner.slab.gather_huge();
         if let Some(piece) = self.index.take() {
-            piece.span().gather_huge(0, piece.bytes());
             self.inner.index = build_index(&self.inner, Table::mapped(piece, self.seed))?;
         }
         let inner = &mut self.inner;

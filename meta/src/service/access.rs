@@ -25,6 +25,7 @@ pub(super) fn word(request: &CatalogueRequest) -> &'static str {
         CatalogueRequest::GetMap { .. } => "get_map",
         CatalogueRequest::Watch { .. } => "watch",
         CatalogueRequest::Status => "status",
+        CatalogueRequest::Versions { .. } => "versions",
     }
 }
 
@@ -58,7 +59,8 @@ pub(super) fn check(
         | CatalogueRequest::ListTables
         | CatalogueRequest::GetMap { .. }
         | CatalogueRequest::Watch { .. }
-        | CatalogueRequest::Status => true,
+        | CatalogueRequest::Status
+        | CatalogueRequest::Versions { .. } => true,
     };
     if allowed {
         return Ok(());

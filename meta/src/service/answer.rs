@@ -20,7 +20,7 @@ use crate::service::access;
 use crate::service::member::{Declined, Member};
 use crate::state::command::{Command, Outcome};
 use crate::state::nodes::check_pools;
-use crate::state::record::NodeRecord;
+use crate::state::record::{NodeRecord, TableRecord};
 
 type Answer = Result<CatalogueResponse, Declined>;
 
@@ -105,6 +105,7 @@ impl Member {
                 let tables = self.view.read(|state| state.summaries());
                 Ok(CatalogueResponse::Tables(tables))
             }
+            Ask::Versions { table } => self.versions(&table).await,
             Ask::GetMap { table } => Ok(CatalogueResponse::Map(self.encoded_map(&table)?)),
             Ask::Watch { from, wait_ms } => Ok(self.watch(from, wait_ms).await),
             Ask::Status => self.status(),
@@ -218,6 +219,15 @@ impl Member {
             }),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Decides what is published next, so it is not older than the question.
+    async fn versions(&self, table: &TableRef) -> Answer {
+        self.linearizable().await?;
+        let versions = self
+            .view
+            .read(|state| state.table(table).map(TableRecord::versions))?;
+        Ok(CatalogueResponse::Versions(versions))
     }
 
     /// A command whose answer is that it is done.

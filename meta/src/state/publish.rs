@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mneme_proto::control::{Change, SealedReplica};
+use mneme_proto::control::{Change, SealedReplica, SealedVersion, TableVersions};
 use mneme_proto::ids::{NodeId, ShardIndex, TableGeneration, TableId};
 use mneme_proto::map::{RegionState, TableState};
 use mneme_proto::refusal::Refusal;
@@ -70,6 +70,39 @@ fn by_replica(replicas: Vec<SealedReplica>) -> Result<Named, Refusal> {
 }
 
 impl TableRecord {
+    /// Its sealed generations, those that stand whole.
+    #[must_use]
+    pub fn versions(&self) -> TableVersions {
+        let staged = self.loads.iter().filter_map(|load| self.version(*load));
+        TableVersions {
+            table: self.id,
+            published: self.generation,
+            previous: Some(self.previous)
+                .filter(|previous| *previous != MUTABLE)
+                .and_then(|previous| self.version(previous)),
+            staged: staged.collect(),
+        }
+    }
+
+    /// A generation as `Publish` names it; none if a replica of it is not reported.
+    fn version(&self, generation: TableGeneration) -> Option<SealedVersion> {
+        let mut replicas = Vec::new();
+        for (shard, index) in self.shards.iter().zip(0..) {
+            for replica in &shard.replicas {
+                replicas.push(SealedReplica {
+                    shard: ShardIndex(index),
+                    node: replica.node,
+                    incarnation: replica.incarnation,
+                    region: replica.region(generation)?.clone(),
+                });
+            }
+        }
+        Some(SealedVersion {
+            generation,
+            replicas,
+        })
+    }
+
     fn check_publishable(&self, generation: TableGeneration) -> Result<(), Refusal> {
         let known = self.loads.contains(&generation)
             || generation == self.generation

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Session;
 use crate::limits::{BENCH_BATCH_MAX, BENCH_KEYS_MAX, BENCH_NEW_KEYS, BENCH_THREADS_MAX};
-use crate::output::{bytes, count, fields};
+use crate::output::{bytes, count, fields, of};
 pub use draw::Distribution;
 use draw::KeySpace;
 use run::{Job, Work};
@@ -172,14 +172,18 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<()> {
             .map_or_else(|| "no call ended in time".into(), |e| e.to_string());
         bail!("bench of table '{}': {why}", load.name);
     }
-    if let Some(error) = &measured.error {
-        tracing::warn!("{} calls failed, the first one: {error}", measured.errors);
-    }
     let batch = u64::from(load.batch);
     let times = &measured.times;
     let figures = Figures::of(times, measured.errors, batch, value_bytes, job.time, path);
     let printed = session.output.print(&figures, || figures.text());
-    printed.context("printing")
+    printed.context("printing")?;
+    match &measured.error {
+        Some(error) => bail!(
+            "{} failed, the first one: {error}",
+            of(measured.errors, "call")
+        ),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

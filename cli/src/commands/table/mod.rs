@@ -1,4 +1,4 @@
-//! `mneme table`: make, look at, empty, seal and remove tables.
+//! `mneme table`: make, look at, empty, seal, publish and remove tables.
 
 pub mod create;
 mod describe;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::Session;
 use crate::output::{bytes, columns, count};
 
-/// Make, look at, empty, seal and remove tables.
+/// Make, look at, empty, seal, publish and remove tables.
 #[derive(Debug, Args)]
 pub struct TableArgs {
     #[command(subcommand)]
@@ -34,6 +34,10 @@ enum TableCommand {
     Reset(Named),
     /// Make a mutable table's rows, as they are now, final: pushes are refused from then on.
     Seal(Named),
+    /// Publish the version that `import --no-publish` left to wait, in one step for all readers.
+    Publish(Named),
+    /// Go back to the version before the published one; again goes forth.
+    Rollback(Named),
     Scan(scan::ScanArgs),
 }
 
@@ -170,6 +174,18 @@ pub fn run(args: &TableArgs, session: &Session) -> anyhow::Result<()> {
             let generation = table.seal(session.step_deadline())?;
             client.close();
             did(session, &args.name, "sealed", Some(generation.0))
+        }
+        TableCommand::Publish(args) => {
+            let (client, table) = session.table(&args.name)?;
+            let generation = table.publish(session.step_deadline())?;
+            client.close();
+            did(session, &args.name, "published", Some(generation.0))
+        }
+        TableCommand::Rollback(args) => {
+            let (client, table) = session.table(&args.name)?;
+            let generation = table.rollback(session.step_deadline())?;
+            client.close();
+            did(session, &args.name, "rolled back", Some(generation.0))
         }
         TableCommand::Scan(args) => scan::run(args, session),
     }
