@@ -4,6 +4,7 @@ use mneme_proto::schema::{Decay, Optimizer};
 use zerocopy::little_endian::F32;
 
 use super::adam::{Adam, Correction};
+use super::all_finite;
 use super::ftrl::Ftrl;
 
 /// The gradient of one row as it stands in a frame: little-endian, at any alignment.
@@ -161,11 +162,13 @@ impl Rule {
     }
 
     /// Makes state agree with a row that was set or added to from outside: of FTRL, whose row is
-    /// a function of its state. Others keep theirs.
-    pub fn agree(&self, row: &[f32], state: &mut [f32]) {
-        if let Self::Ftrl(ftrl) = self {
-            ftrl.agree(row, state);
-        }
+    /// a function of its state. Others keep theirs. False if the state is not finite then.
+    pub fn agree(&self, row: &[f32], state: &mut [f32]) -> bool {
+        let Self::Ftrl(ftrl) = self else {
+            return true;
+        };
+        ftrl.agree(row, state);
+        all_finite(state)
     }
 }
 

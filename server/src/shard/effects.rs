@@ -273,10 +273,9 @@ impl<S: Copy> Effects<S> {
             }
             self.current(rules, rows, at);
             let finite = self.change(rules, at, salt, |row, _| add(row, value));
-            if !finite {
-                return Err(not_finite("the resulting row", self.keys[at]));
+            if !(finite && self.agree(rules, at)) {
+                return Err(not_finite("the resulting row or state", self.keys[at]));
             }
-            self.agree(rules, at);
         }
         Ok(())
     }
@@ -311,8 +310,9 @@ impl<S: Copy> Effects<S> {
         finite
     }
 
-    /// Makes the state of effect `at` agree with its row, which was set or added to.
-    fn agree(&mut self, rules: &TableRules, at: usize) {
+    /// Makes the state of effect `at` agree with its row, which was set or added to. False if the
+    /// state is not finite then.
+    fn agree(&mut self, rules: &TableRules, at: usize) -> bool {
         let Some(narrow) = &rules.narrow else {
             let (row, state) = self.get_mut(at);
             return rules.rule.agree(row, state);
@@ -323,8 +323,9 @@ impl<S: Copy> Effects<S> {
         let (row, state) = self.get_mut(at);
         let (state, master) = state.split_at_mut(rules.optimizer_words());
         narrow.load(&row.as_bytes()[..row_bytes], master, &mut values);
-        rules.rule.agree(&values, state);
+        let finite = rules.rule.agree(&values, state);
         self.values = values;
+        finite
     }
 
     /// A value that is not finite is stored as it is.
