@@ -1,7 +1,6 @@
 //! `mneme table`: create, list, describe, drop, reset, seal.
 
-use mneme_tests::wait::wait_until;
-use mneme_tests::{Dev, Mneme, limits};
+use mneme_tests::{Dev, Mneme, limits, wait_until};
 use serde_json::Value;
 
 fn hashed(mneme: &Mneme, name: &str) {
