@@ -181,7 +181,11 @@ impl Call {
 
     fn run(&mut self, table: &Table, keys: &[u64]) -> Result<(), ClientError> {
         let push = |mode, bytes: &[u8]| {
-            let options = PushOptions::default();
+            let wants_step = mode == PushMode::Gradient && table.spec().optimizer.wants_step();
+            let options = PushOptions {
+                step: u64::from(wants_step),
+                ..PushOptions::default()
+            };
             table
                 .push(mode, keys, Values::Rows(bytes), &options)
                 .map(drop)
