@@ -47,7 +47,7 @@ impl Table {
         let until = self.shared().client.deadline(deadline);
         let mut staged = self.versions_until(until).await?.staged;
         let newest = staged.pop().ok_or_else(|| {
-            self.no_version("to publish: load one and leave it unpublished (`import --no-publish`)")
+            self.no_version("to publish: load one and let it wait (`import --seal --no-publish`)")
         })?;
         let generation = newest.generation;
         self.publish_replicas(generation, newest.replicas, until)

@@ -47,6 +47,10 @@ pub const INITIAL_WINDOW_BYTES: u64 = 512 << 10;
 /// [`INITIAL_WINDOW_BYTES`], so a sender is never held up by it. Losses are told at once anyway.
 pub const ACK_AFTER_PACKETS: u32 = 32;
 
+/// How long an acknowledgement waits for company. The default of 25 ms would be a stall of that
+/// length for a sender whose window has shrunk below [`ACK_AFTER_PACKETS`].
+pub const ACK_DELAY: Duration = Duration::from_millis(2);
+
 /// Round-trip time assumed before the first measurement: within a data centre, with margin.
 /// The standard's 333 ms would make one lost handshake packet cost a second.
 pub const INITIAL_RTT: Duration = Duration::from_millis(30);

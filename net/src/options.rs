@@ -11,7 +11,7 @@ use quinn::{AckFrequencyConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use socket2::{Domain, Protocol, Type};
 
 use crate::limits::{
-    ACK_AFTER_PACKETS, IDLE_TIMEOUT, INITIAL_RTT, INITIAL_WINDOW_BYTES, KEEP_ALIVE,
+    ACK_AFTER_PACKETS, ACK_DELAY, IDLE_TIMEOUT, INITIAL_RTT, INITIAL_WINDOW_BYTES, KEEP_ALIVE,
     LINK_WINDOW_BYTES, LOOPBACK_MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN, RELOAD_INTERVAL,
     SEND_WINDOW_BYTES, SOCKET_BUFFER_BYTES, STREAM_WINDOW_BYTES, STREAMS_DEFAULT,
 };
@@ -101,7 +101,8 @@ fn transport(options: &LinkOptions, end: End, mtu_start: u16, mtu_max: u16) -> T
     congestion.initial_window(INITIAL_WINDOW_BYTES);
     // The peer answers most requests anyway, and its answer carries the acknowledgement.
     let mut acks = AckFrequencyConfig::default();
-    acks.ack_eliciting_threshold(ACK_AFTER_PACKETS.into());
+    acks.ack_eliciting_threshold(ACK_AFTER_PACKETS.into())
+        .max_ack_delay(Some(ACK_DELAY));
     let idle = VarInt::try_from(options.idle_timeout.as_millis() as u64).unwrap_or(VarInt::MAX);
 
     let mut config = TransportConfig::default();

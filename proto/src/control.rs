@@ -390,12 +390,12 @@ pub enum CatalogueResponse {
     Compacted { revision: Revision },
     /// To `Status`.
     Status(ClusterStatus),
-    /// To `Versions`.
-    Versions(TableVersions),
     /// This member does not lead; ask the one that does.
     NotLeader { leader: Option<(u64, String)> },
     /// Refused.
     Refused(Refusal),
+    /// To `Versions`.
+    Versions(TableVersions),
 }
 
 /// Asked of a node. Pulls, pushes and loads are data frames, not these.

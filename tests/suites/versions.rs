@@ -38,7 +38,9 @@ fn read_batches(client: &Client, stop: &AtomicBool, read: &AtomicU64) {
 /// How often the table is flipped: a hundred times, or as `MNEME_TEST_FLIPS` says.
 fn flips() -> u32 {
     let set = std::env::var("MNEME_TEST_FLIPS").ok();
-    set.map_or(100, |text| text.parse().expect("MNEME_TEST_FLIPS: a number"))
+    set.map_or(100, |text| {
+        text.parse().expect("MNEME_TEST_FLIPS: a number")
+    })
 }
 
 /// I-8: rollbacks back and forth, publishes between them, and no batch of any reader mixes two
@@ -88,7 +90,10 @@ fn staged_versions_wait_and_replace_each_other() {
     let table = Rows::create(&client, dense("t", ROWS, DIM as u32, sgd(1.0))).table;
     let error = table.publish(None).expect_err("nothing waits").to_string();
     assert!(error.contains("it has no version to publish"), "{error}");
-    let error = table.rollback(None).expect_err("nothing before").to_string();
+    let error = table
+        .rollback(None)
+        .expect_err("nothing before")
+        .to_string();
     assert!(error.contains("it has no version to go back to"), "{error}");
 
     let first = stage(&table, 1.0);
@@ -102,7 +107,10 @@ fn staged_versions_wait_and_replace_each_other() {
     assert_eq!(table.publish(None).expect("published"), second);
     assert_eq!(stamp_of(&client), 2.0);
     assert!(table.publish(None).is_err(), "it no longer waits");
-    let error = table.rollback(None).expect_err("mutable rows are gone").to_string();
+    let error = table
+        .rollback(None)
+        .expect_err("mutable rows are gone")
+        .to_string();
     assert!(error.contains("it has no version to go back to"), "{error}");
 }
 
@@ -119,7 +127,11 @@ fn by_the_command_line() {
     let (one, two) = (file("one.npy", 1.0), file("two.npy", 2.0));
     let value = || mneme.json(&["pull", "t", "--keys", "99"])["rows"][0]["values"][0].clone();
     mneme.ok(&["import", "t", &one, "--create", "--seal"]);
-    mneme.refused(1, &["table", "rollback", "t"], &["no version to go back to"]);
+    mneme.refused(
+        1,
+        &["table", "rollback", "t"],
+        &["no version to go back to"],
+    );
     mneme.ok(&["import", "t", &two, "--seal", "--no-publish"]);
     assert_eq!(value(), 1.0);
     mneme.ok(&["table", "publish", "t"]);
