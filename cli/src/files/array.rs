@@ -76,6 +76,7 @@ impl Source {
     }
 
     /// The underlying file.
+    #[cfg(feature = "parquet")]
     pub fn file(&self) -> &File {
         &self.file
     }
