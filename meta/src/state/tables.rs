@@ -175,8 +175,8 @@ impl State {
         Ok(self.table_outcome(id))
     }
 
-    /// Changes the learning rate. Everything else of an optimizer is fixed: rows and state were made
-    /// by it.
+    /// Changes the learning rate. Everything else of an optimizer is fixed: rows and state were
+    /// made by it.
     pub(super) fn set_table(
         &mut self,
         table: &TableRef,
