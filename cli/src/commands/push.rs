@@ -1,5 +1,7 @@
 //! `mneme push`.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use mneme_client::{ClientError, Fate, PartFate, PushFailure, PushOptions, Values};
@@ -8,6 +10,7 @@ use mneme_proto::schema::{Dtype, RowSchema, TableSpec};
 use serde::Serialize;
 
 use super::{Keys, Session};
+use crate::files::{self, Wanted};
 use crate::output::of;
 use crate::values::parse_rows;
 
@@ -20,11 +23,20 @@ pub struct PushArgs {
     #[arg(long, value_enum)]
     mode: Mode,
     /// Keys (row ids of a dense table), joined by commas; repeats are merged into one step.
-    #[arg(long, value_name = "K,K...", allow_hyphen_values = true)]
-    keys: Keys,
+    #[arg(
+        long,
+        value_name = "K,K...",
+        allow_hyphen_values = true,
+        required_unless_present = "file"
+    )]
+    keys: Option<Keys>,
     /// One list of values per key, as JSON; not for delete.
     #[arg(long, value_name = "[[..],[..]]")]
     values: Option<String>,
+    /// Keys and values from a file instead, for example an npz of `keys` and `values`. It is sent
+    /// as one push.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "values"])]
+    file: Option<PathBuf>,
     /// The step's number, from 1: for gradients of a table whose optimizer has step=caller.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     step: Option<u64>,
@@ -87,17 +99,18 @@ struct FailedPart {
 /// One line; with `--json` the parts applied and refused stand on stdout.
 pub fn run(args: &PushArgs, session: &Session) -> anyhow::Result<()> {
     let (client, table) = session.table(&args.name)?;
-    let bytes = payload(args, &table.spec())?;
-    let values = match args.mode {
-        Mode::Delete => Values::None,
-        _ => Values::Rows(&bytes),
+    let batch = Batch::of(args, &table.spec())?;
+    let values = match (args.mode, batch.dtype) {
+        (Mode::Delete, _) => Values::None,
+        (_, Some(dtype)) => Values::Of(dtype, &batch.values),
+        (_, None) => Values::Rows(&batch.values),
     };
     let mode = PushMode::from(args.mode);
     let options = PushOptions {
         step: args.step.unwrap_or(0),
         ..PushOptions::default()
     };
-    let pushed = table.push(mode, &args.keys.0, values, &options);
+    let pushed = table.push(mode, &batch.keys, values, &options);
     client.close();
     let report = match pushed {
         Ok(report) => report,
@@ -132,9 +145,65 @@ pub fn run(args: &PushArgs, session: &Session) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Keys and what is pushed to them.
+struct Batch {
+    keys: Vec<u64>,
+    values: Vec<u8>,
+    /// Of the values, where they are not what the table wants anyway.
+    dtype: Option<Dtype>,
+}
+
+impl Batch {
+    fn of(args: &PushArgs, spec: &TableSpec) -> anyhow::Result<Self> {
+        if let Some(path) = &args.file {
+            return Self::of_file(path, args.mode, spec);
+        }
+        let keys = args.keys.as_ref().map_or(&[][..], |keys| &keys.0);
+        Ok(Self {
+            keys: keys.to_vec(),
+            values: payload(args, keys.len(), spec)?,
+            dtype: None,
+        })
+    }
+
+    fn of_file(path: &Path, mode: Mode, spec: &TableSpec) -> anyhow::Result<Self> {
+        let planes = &spec.schema.planes;
+        let wanted = Wanted {
+            tensor: None,
+            planes: (mode == Mode::Assign && planes.len() > 1).then_some(planes),
+            dtype: match mode {
+                Mode::Assign => planes.first().map(|plane| plane.dtype),
+                _ => None,
+            },
+        };
+        let mut file = files::open(path, &wanted)?;
+        let Some(keys) = file.take_keys()? else {
+            bail!("{}: it has no `keys`", path.display());
+        };
+        let rows = usize::try_from(file.rows()).context("more rows than this machine addresses")?;
+        if keys.len() != rows {
+            let (keys, rows) = (of(keys.len() as u64, "key"), of(rows as u64, "row"));
+            bail!("{}: {keys} for {rows}", path.display());
+        }
+        let dtype = match file.columns() {
+            [only] => Some(only.dtype),
+            _ => None,
+        };
+        let mut values = Vec::new();
+        if mode != Mode::Delete {
+            values.resize(rows * file.row_bytes(), 0);
+            file.read(0, &mut values)?;
+        }
+        Ok(Self {
+            keys,
+            values,
+            dtype,
+        })
+    }
+}
+
 /// The rows to send: of the table's dtypes for assign, of f32 for gradients and sums.
-fn payload(args: &PushArgs, spec: &TableSpec) -> anyhow::Result<Vec<u8>> {
-    let keys = args.keys.0.len();
+fn payload(args: &PushArgs, keys: usize, spec: &TableSpec) -> anyhow::Result<Vec<u8>> {
     let Some(json) = &args.values else {
         if args.mode == Mode::Delete || keys == 0 {
             return Ok(Vec::new());

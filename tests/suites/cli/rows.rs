@@ -261,3 +261,63 @@ fn where_tells_the_place_and_the_paths() {
     mneme.refused(1, &["where", "d", "100"], &["100"]);
     assert!(mneme.ok(&["where", "d", "42"]).stdout.contains("quic"));
 }
+
+/// A push from a file is the push of its keys and values.
+#[test]
+fn batches_come_from_files() {
+    let dev = Dev::start();
+    let mneme = dev.mneme();
+    for name in ["a", "b"] {
+        mneme.ok(&[
+            "table",
+            "create",
+            name,
+            "--kind",
+            "hashed",
+            "--dtype",
+            "f32",
+            "--dim",
+            "2",
+            "--optimizer",
+            "sgd",
+            "--opt",
+            "lr=1",
+        ]);
+    }
+    mneme.ok(&[
+        "push",
+        "a",
+        "--mode",
+        "assign",
+        "--keys",
+        "3,9",
+        "--values",
+        "[[1,2],[3,4]]",
+    ]);
+    let file = dev.data().join("batch.npz");
+    let file = file.to_str().expect("UTF-8");
+    mneme.ok(&["export", "a", file]);
+    let values = || {
+        let rows = mneme.json(&["pull", "b", "--keys", "3,9"])["rows"].clone();
+        [rows[0]["values"].clone(), rows[1]["values"].clone()]
+    };
+    let json = |rows: [[f64; 2]; 2]| rows.map(|row| serde_json::json!(row));
+    mneme.ok(&["push", "b", "--mode", "assign", "--file", file]);
+    assert_eq!(values(), json([[1.0, 2.0], [3.0, 4.0]]));
+    mneme.ok(&["push", "b", "--mode", "gradient", "--file", file]);
+    assert_eq!(values(), json([[0.0, 0.0], [0.0, 0.0]]));
+    mneme.ok(&["push", "b", "--mode", "delete", "--file", file]);
+    let gone = mneme.json(&["pull", "b", "--keys", "3"]);
+    assert_eq!(gone["rows"][0]["status"], "default");
+    mneme.refused(
+        2,
+        &["push", "b", "--mode", "add", "--file", file, "--keys", "1"],
+        &["--keys"],
+    );
+    mneme.refused(2, &["push", "b", "--mode", "add"], &["--keys"]);
+    mneme.refused(
+        1,
+        &["push", "b", "--mode", "add", "--file", "absent.npz"],
+        &["absent.npz"],
+    );
+}
