@@ -5,8 +5,8 @@ pub mod frames;
 
 use mneme_proto::control::{
     CatalogueRequest, CatalogueResponse, Change, ClusterStatus, Held, HeldShard, NodeRegistration,
-    NodeRequest, NodeResponse, NodeStatus, PoolReport, SealedReplica, ShardReport, ShardStatus,
-    TableRef, TableSummary,
+    NodeRequest, NodeResponse, NodeStatus, PoolReport, SealedReplica, SealedVersion, ShardReport,
+    ShardStatus, TableRef, TableSummary, TableVersions,
 };
 use mneme_proto::ids::{
     ClusterId, Epoch, Generation, Incarnation, NodeId, RegionId, Revision, SessionId, ShardId,
@@ -238,6 +238,11 @@ pub fn catalogue_requests() -> Vec<CatalogueRequest> {
             wait_ms: 10_000,
         },
         CatalogueRequest::Status,
+        CatalogueRequest::Versions { table: by_name() },
+        CatalogueRequest::SetTable {
+            table: by_name(),
+            options: vec![("lr".into(), "0.5".into())],
+        },
     ]
 }
 
@@ -304,6 +309,15 @@ pub fn catalogue_responses() -> Vec<CatalogueResponse> {
         CatalogueResponse::Status(status()),
         CatalogueResponse::NotLeader { leader: leader() },
         CatalogueResponse::Refused(Refusal::NoNodes),
+        CatalogueResponse::Versions(TableVersions {
+            table: TABLE,
+            published: GENERATION,
+            previous: None,
+            staged: vec![SealedVersion {
+                generation: GENERATION,
+                replicas: vec![sealed()],
+            }],
+        }),
     ]
 }
 
