@@ -29,8 +29,8 @@ pub const REPLY_WAIT: Duration = Duration::from_secs(2);
 pub const REQUESTS_PER_LINK: usize = 256;
 
 /// How long the serving thread looks for the next request before it sleeps, default. A client
-/// that calls again at once is back within it.
-pub const BUSY_POLL_US_DEFAULT: u64 = 300;
+/// that calls again at once is back within it, the way of a large answer included.
+pub const BUSY_POLL_US_DEFAULT: u64 = 1000;
 
 /// Links that a node serves. Each holds a few windows' worth of buffers at most.
 pub const LINKS_MAX: usize = 16_384;
