@@ -11,14 +11,14 @@ use mneme_proto::control::{
 };
 use mneme_proto::ids::TableId;
 use mneme_proto::refusal::Refusal;
-use mneme_proto::schema::TableSpec;
+use mneme_proto::schema::{TableKind, TableSpec};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
 use crate::config::ClientConfig;
 use crate::error::ClientError;
-use crate::limits::PLANS_KEPT;
+use crate::limits::{PLANS_KEPT, made_within};
 use crate::links::Links;
 use crate::map::{TableShared, watch};
 use crate::plan::Plan;
@@ -102,7 +102,8 @@ impl Client {
         self.open(&map)
     }
 
-    /// Makes a table and waits until its nodes serve it. An empty tenant in `spec` means the
+    /// Makes a table and waits until its nodes serve it; a dense one's rows are all made then, for
+    /// which the deadline is longer the more they are. An empty tenant in `spec` means the
     /// client's own; `shards` 0 asks for the default. [`Table::spec`] then tells what is
     /// effective.
     ///
@@ -114,12 +115,12 @@ impl Client {
             spec.tenant.clone_from(&self.0.config.tenant);
         }
         spec.validate().map_err(Refusal::from)?;
+        let deadline = self.0.deadline(None) + making(&spec);
         // The same number in every retry, so that one table is made.
         let request = CatalogueRequest::CreateTable {
             request: rand::random(),
             spec,
         };
-        let deadline = self.0.deadline(None);
         let map = self.0.ask_map(request, deadline).await?;
         self.open_served(&map, deadline).await
     }
@@ -345,6 +346,16 @@ impl Drop for KeptPlan {
             kept.push(std::mem::take(&mut self.plan));
         }
     }
+}
+
+/// How long nodes may take to make the rows of a new table.
+fn making(spec: &TableSpec) -> Duration {
+    let rows = match spec.kind {
+        TableKind::Hashed => 0,
+        TableKind::Dense { rows } => rows,
+    };
+    let row_bytes = u64::from(spec.row_bytes()) + u64::from(spec.state_bytes());
+    made_within(rows.saturating_mul(row_bytes))
 }
 
 /// The catalogue answered something else than was asked.

@@ -7,6 +7,16 @@ use mneme_proto::limits::{FRAME_BODY_BYTES_MAX, FRAME_KEYS_MAX, ROW_BYTES_MAX};
 /// Deadline of a call whose caller names none.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// Bytes of rows that a node makes, or seals and writes to its disk, in a second at the very least,
+/// memory that the machine gives for the first time included.
+pub const MADE_BYTES_PER_S: u64 = 64 << 20;
+
+/// How long nodes may take for so many bytes of rows.
+#[must_use]
+pub const fn made_within(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / MADE_BYTES_PER_S)
+}
+
 /// How long one attempt to reach a node may take: a handshake is a few round trips, so what is
 /// silent this long is not there (B092).
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use crate::error::ClientError;
-use crate::limits::{FRAMES_IN_FLIGHT, PUSH_FRAME_BYTES};
+use crate::limits::{FRAMES_IN_FLIGHT, PUSH_FRAME_BYTES, made_within};
 use crate::paths::quic::{ControlFault, Exchanged, exchange};
 use crate::retry::Tries;
 use crate::router::Router;
@@ -52,6 +52,8 @@ pub struct Loader {
     router: Arc<Router>,
     generation: TableGeneration,
     deadline: Duration,
+    /// Of the steps that go over all rows.
+    whole: Duration,
     /// Rows put so far, per shard: the slot of a hashed shard's next one.
     put: Vec<u64>,
     /// Frames on their way, a few of them; they go on while the caller makes the next rows.
@@ -78,7 +80,7 @@ impl Table {
     }
 
     /// Begins to load a new generation. `deadline` is that of each step; the client's without
-    /// one.
+    /// one. Steps that go over all rows have longer, the more they are.
     ///
     /// # Errors
     /// [`Refusal::Limit`] if a node has no room; [`Refusal::TableState`]; [`Refusal::Shape`] for
@@ -92,11 +94,13 @@ impl Table {
         let step = deadline.unwrap_or(self.shared().client.config.deadline);
         let (generation, router) = self.begin_generation(Instant::now() + step).await?;
         let put = vec![0; router.shards() as usize];
+        let row_bytes = router.spec.row_bytes().into();
         let loader = Loader {
             table: self.clone(),
             router,
             generation,
             deadline: step,
+            whole: step + made_within(counts.iter().sum::<u64>().saturating_mul(row_bytes)),
             put,
             sending: JoinSet::new(),
             replicas: Vec::new(),
@@ -117,7 +121,7 @@ impl Table {
             });
         loader
             .table
-            .ask_nodes(requests.collect(), loader.until())
+            .ask_nodes(requests.collect(), Instant::now() + loader.whole)
             .await?;
         Ok(loader)
     }
@@ -238,7 +242,8 @@ impl Loader {
             .into_iter()
             .map(finish)
             .collect();
-        let answers = self.table.ask_nodes(requests, self.until()).await?;
+        let until = Instant::now() + self.whole;
+        let answers = self.table.ask_nodes(requests, until).await?;
         self.replicas = sealed_of(answers)?;
         Ok(&self.replicas)
     }
