@@ -49,6 +49,7 @@ pub(crate) fn map(spec: TableSpec, nodes: u32) -> TableMap {
         previous: TableGeneration(0),
         nodes: (0..nodes).map(node).collect(),
         shards: (0..spec.shards).map(shard).collect(),
+        grants: Vec::new(),
         spec,
     }
 }

@@ -49,6 +49,9 @@ pub const POOLS_MAX: usize = 64;
 /// Tables of a cluster.
 pub const TABLES_MAX: usize = 16_384;
 
+/// Grants of one table: they travel with its map to its nodes, and so many are 150 KB of it.
+pub const GRANTS_MAX: usize = 1024;
+
 /// Shards of all tables: at about 400 B each in memory and in a snapshot, 100 MB.
 pub const SHARDS_TOTAL_MAX: usize = 262_144;
 

@@ -177,6 +177,7 @@ impl World {
                 let known: BTreeSet<_> = self.cluster.state.tables().map(|t| t.id).collect();
                 let candidates = self.cluster.candidates();
                 let outcome = self.apply(Command::CreateTable {
+                    creator: None,
                     request: request.into(),
                     spec: wanted,
                     candidates,

@@ -1,8 +1,8 @@
 //! The certificate authority of a cluster, and the principals that its certificates name.
 //!
 //! A certificate says who a peer is by one DNS name, `<name>.<role>.mneme`, never where it is:
-//! addresses change, principals do not. Nodes and catalogue members may serve and dial; a
-//! client's certificate is for dialing only, so that it cannot pose as a server.
+//! addresses change, principals do not. Nodes and catalogue members may serve and dial; the
+//! certificate of a client or an admin is for dialing only, so that it cannot pose as a server.
 
 use std::fmt;
 use std::fs;
@@ -38,13 +38,15 @@ pub enum Role {
     Catalogue,
     /// A storage node.
     Node,
-    /// Anything that only asks.
+    /// Anything that only asks, and may what it is granted.
     Client,
+    /// A client that may everything: whom the cluster belongs to.
+    Admin,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Catalogue, Self::Node, Self::Client];
+    pub const ALL: [Self; 4] = [Self::Catalogue, Self::Node, Self::Client, Self::Admin];
 
     /// The word in certificates and messages.
     #[must_use]
@@ -53,6 +55,7 @@ impl Role {
             Self::Catalogue => "catalogue",
             Self::Node => "node",
             Self::Client => "client",
+            Self::Admin => "admin",
         }
     }
 

@@ -8,6 +8,7 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
+use crate::grant::{Grant, Level};
 use crate::ids::{
     ClusterId, Epoch, Generation, Incarnation, NodeId, Revision, SessionId, ShardId, ShardIndex,
     TableGeneration, TableId,
@@ -239,11 +240,12 @@ pub enum CatalogueRequest {
         generation: TableGeneration,
         replicas: Vec<SealedReplica>,
     },
-    /// All tables.
+    /// All tables that the principal may read.
     ListTables,
     /// A table's map.
     GetMap { table: TableRef },
-    /// What changed after `from`; waits up to `wait_ms` for something to.
+    /// What changed after `from`, of what the principal may read; waits up to `wait_ms` for
+    /// something to.
     Watch { from: Revision, wait_ms: u32 },
     /// The state of the cluster.
     Status,
@@ -254,6 +256,14 @@ pub enum CatalogueRequest {
         table: TableRef,
         options: Vec<(String, String)>,
     },
+    /// Say what a client principal may do with a table; nothing without a level.
+    Grant {
+        table: TableRef,
+        principal: String,
+        level: Option<Level>,
+    },
+    /// A table's grants.
+    Grants { table: TableRef },
 }
 
 /// A table's sealed generations.
@@ -344,7 +354,7 @@ pub struct ClusterStatus {
     pub members: Vec<(u64, String)>,
     /// All nodes.
     pub nodes: Vec<NodeStatus>,
-    /// All tables.
+    /// All tables that the principal may read.
     pub tables: Vec<TableSummary>,
 }
 
@@ -368,7 +378,7 @@ pub enum CatalogueResponse {
     },
     /// To `Heartbeat`.
     Alive { revision: Revision },
-    /// To `Report`, `DropTable`, `Publish`, `SetTable`: done at this revision.
+    /// To `Report`, `DropTable`, `Publish`, `SetTable`, `Grant`: done at this revision.
     Done { revision: Revision },
     /// To `TakeGenerations`.
     Generations { first: Generation, count: u32 },
@@ -401,6 +411,8 @@ pub enum CatalogueResponse {
     Refused(Refusal),
     /// To `Versions`.
     Versions(TableVersions),
+    /// To `Grants`: by principal.
+    Grants(Vec<Grant>),
 }
 
 /// Asked of a node. Pulls, pushes and loads are data frames, not these.

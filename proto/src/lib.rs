@@ -13,6 +13,7 @@ pub mod dense;
 pub mod dtype;
 pub mod frame;
 pub mod fuzz;
+pub mod grant;
 pub mod ids;
 pub mod init;
 pub mod limits;

@@ -6,6 +6,7 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
+use crate::grant::Grant;
 use crate::ids::{
     ClusterId, Epoch, Generation, Incarnation, NodeId, RegionId, Revision, TableGeneration, TableId,
 };
@@ -441,4 +442,6 @@ pub struct TableMap {
     pub nodes: Vec<NodeEntry>,
     /// One entry per shard, in index order.
     pub shards: Vec<ShardEntry>,
+    /// Who may do what, by principal; told to nodes alone, which check it.
+    pub grants: Vec<Grant>,
 }

@@ -6,6 +6,7 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
+use crate::grant::Level;
 use crate::ids::{Epoch, ShardIndex, TableGeneration};
 use crate::limits::ERROR_KEYS_NAMED_MAX;
 use crate::schema::SchemaError;
@@ -132,9 +133,40 @@ pub enum Refusal {
         node: String,
         why: String,
     },
+    /// The principal has no grant that allows this. Without any grant on a table it is answered
+    /// the same whether the table is there or not, so that names do not leak (I-13).
+    #[error("{}", not_permitted_line(principal, table, *needs, *has))]
+    NotPermitted {
+        /// A client's name.
+        principal: String,
+        /// As the request named it.
+        table: String,
+        needs: Level,
+        has: Option<Level>,
+    },
 }
 
 impl Refusal {
+    /// The same of a table that the caller knows by name: a request that names a table by its id
+    /// is refused by its id.
+    #[must_use]
+    pub fn of_table(self, name: &str) -> Self {
+        match self {
+            Self::NotPermitted {
+                principal,
+                table,
+                needs,
+                has,
+            } if table.starts_with('#') => Self::NotPermitted {
+                principal,
+                table: name.to_owned(),
+                needs,
+                has,
+            },
+            other => other,
+        }
+    }
+
     /// Whether a fresh map may cure it.
     #[must_use]
     pub const fn wants_new_map(&self) -> bool {
@@ -177,4 +209,21 @@ fn missing_keys_line(keys: &[u64], total: u64) -> String {
         String::new()
     };
     format!("{total} keys have no row: {}{more}", named.join(", "))
+}
+
+fn not_permitted_line(principal: &str, table: &str, needs: Level, has: Option<Level>) -> String {
+    let command = format!("`mneme grant {table} {principal} {needs}`");
+    match has {
+        Some(has) => format!(
+            "permission denied: client '{principal}' may {} table '{table}', not {} it: an admin \
+             of it can run {command}",
+            has.verb(),
+            needs.verb()
+        ),
+        None => format!(
+            "permission denied: there is no table '{table}' that client '{principal}' may {}; if \
+             there is one, an admin of it can run {command}",
+            needs.verb()
+        ),
+    }
 }

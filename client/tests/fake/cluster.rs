@@ -240,6 +240,7 @@ impl Cluster {
             previous: TableGeneration(0),
             nodes: nodes.collect(),
             shards: shards_made.collect(),
+            grants: Vec::new(),
         });
         table
     }

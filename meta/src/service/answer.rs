@@ -6,18 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mneme_net::Principal;
+use mneme_net::{Principal, Role};
 use mneme_proto::codec;
 use mneme_proto::control::{
     CatalogueRequest, CatalogueResponse, ClusterStatus, NodeRegistration, NodeStatus, PoolReport,
     TableRef,
 };
 use mneme_proto::ids::{Incarnation, NodeId, TableId};
+use mneme_proto::map::TableMap;
 use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::TableSpec;
 
 use crate::service::access;
 use crate::service::member::{Declined, Member};
+use crate::state::State;
 use crate::state::command::{Command, Outcome};
 use crate::state::nodes::check_pools;
 use crate::state::record::{NodeRecord, TableRecord};
@@ -32,17 +34,27 @@ fn unexpected(outcome: &Outcome) -> Declined {
     .into()
 }
 
+/// A table's map with its grants, which its nodes check.
+fn node_map(state: &State, table: &TableRecord) -> TableMap {
+    TableMap {
+        grants: table.grants(),
+        ..state.map(table)
+    }
+}
+
 impl Member {
     /// Answers one request of `peer`.
     pub(super) async fn answer(
         self: &Arc<Self>,
         peer: &Principal,
-        request: CatalogueRequest,
+        mut request: CatalogueRequest,
     ) -> CatalogueResponse {
         let word = access::word(&request);
-        let allowed = self.view.read(|state| access::check(peer, &request, state));
+        let allowed = self
+            .view
+            .read(|state| access::check(peer, &mut request, state));
         let answer = match allowed {
-            Ok(()) => self.decide(request).await,
+            Ok(()) => self.decide(peer, request).await,
             Err(refusal) => Err(refusal.into()),
         };
         let outcome = match &answer {
@@ -54,7 +66,7 @@ impl Member {
         answer.unwrap_or_else(CatalogueResponse::from)
     }
 
-    async fn decide(&self, request: CatalogueRequest) -> Answer {
+    async fn decide(&self, peer: &Principal, request: CatalogueRequest) -> Answer {
         use CatalogueRequest as Ask;
         match request {
             Ask::Hello => self.hello(),
@@ -82,13 +94,13 @@ impl Member {
                 count,
             } => self.take_generations(node, incarnation, count).await,
             Ask::NodeTables { node } => self.node_tables(node).await,
-            Ask::CreateTable { request, spec } => self.create_table(request, spec).await,
+            Ask::CreateTable { request, spec } => self.create_table(peer, request, spec).await,
             Ask::DropTable { table } => self.done(Command::DropTable { table }).await,
             Ask::ResetTable { table } => {
                 let command = Command::ResetTable { table };
-                self.until_served(command, false).await
+                self.until_served(peer, command, false).await
             }
-            Ask::BeginLoad { table } => self.begin_load(table).await,
+            Ask::BeginLoad { table } => self.begin_load(peer, table).await,
             Ask::Publish {
                 table,
                 generation,
@@ -102,16 +114,30 @@ impl Member {
                 self.done(command).await
             }
             Ask::ListTables => {
-                let tables = self.view.read(|state| state.summaries());
+                let shown = |table: &TableRecord| access::may_read(peer, table);
+                let tables = self.view.read(|state| state.summaries(shown));
                 Ok(CatalogueResponse::Tables(tables))
             }
             Ask::SetTable { table, options } => {
                 self.done(Command::SetTable { table, options }).await
             }
             Ask::Versions { table } => self.versions(&table).await,
-            Ask::GetMap { table } => Ok(CatalogueResponse::Map(self.encoded_map(&table)?)),
-            Ask::Watch { from, wait_ms } => Ok(self.watch(from, wait_ms).await),
-            Ask::Status => self.status(),
+            Ask::GetMap { table } => Ok(CatalogueResponse::Map(self.encoded_map(peer, &table)?)),
+            Ask::Watch { from, wait_ms } => Ok(self.watch(peer, from, wait_ms).await),
+            Ask::Status => self.status(peer),
+            Ask::Grant {
+                table,
+                principal,
+                level,
+            } => {
+                let command = Command::Grant {
+                    table,
+                    principal,
+                    level,
+                };
+                self.done(command).await
+            }
+            Ask::Grants { table } => self.grants(&table).await,
         }
     }
 
@@ -168,17 +194,18 @@ impl Member {
     }
 
     /// The nodes that may take shards are the leader's to know, so they travel in the command.
-    async fn create_table(&self, request: u64, spec: TableSpec) -> Answer {
+    async fn create_table(&self, peer: &Principal, request: u64, spec: TableSpec) -> Answer {
         let candidates = {
             let (liveness, now) = self.liveness();
             self.view.read(|state| liveness.candidates(state, now))
         };
         let command = Command::CreateTable {
+            creator: (peer.role == Role::Client).then(|| peer.name.clone()),
             request,
             spec,
             candidates,
         };
-        self.until_served(command, true).await
+        self.until_served(peer, command, true).await
     }
 
     /// A renewal is answered only after a quorum round begun after it arrived (DESIGN 10), so a
@@ -207,18 +234,18 @@ impl Member {
             maps: state
                 .tables()
                 .filter(|table| table.is_on(node))
-                .map(|table| codec::encode(&state.map(table)).to_vec())
+                .map(|table| codec::encode(&node_map(state, table)).to_vec())
                 .collect(),
         }))
     }
 
-    async fn begin_load(&self, table: TableRef) -> Answer {
+    async fn begin_load(&self, peer: &Principal, table: TableRef) -> Answer {
         match self.write(Command::BeginLoad { table }).await? {
             Outcome::Load {
                 table, generation, ..
             } => Ok(CatalogueResponse::Load {
                 generation,
-                map: self.encoded_map(&TableRef::Id(table))?,
+                map: self.encoded_map(peer, &TableRef::Id(table))?,
             }),
             other => Err(unexpected(&other)),
         }
@@ -233,6 +260,15 @@ impl Member {
         Ok(CatalogueResponse::Versions(versions))
     }
 
+    /// Decides what is granted next, so it is not older than the question.
+    async fn grants(&self, table: &TableRef) -> Answer {
+        self.linearizable().await?;
+        let grants = self
+            .view
+            .read(|state| state.table(table).map(TableRecord::grants))?;
+        Ok(CatalogueResponse::Grants(grants))
+    }
+
     /// A command whose answer is that it is done.
     pub(super) async fn done(&self, command: Command) -> Answer {
         match self.write(command).await? {
@@ -242,24 +278,31 @@ impl Member {
     }
 
     /// A command that makes a table's shards; the answer waits for its nodes.
-    async fn until_served(&self, command: Command, created: bool) -> Answer {
+    async fn until_served(&self, peer: &Principal, command: Command, created: bool) -> Answer {
         let table: TableId = match self.write(command).await? {
             Outcome::Table { table, .. } => table,
             other => return Err(unexpected(&other)),
         };
         self.wait_until_served(table, created).await?;
-        let map = self.encoded_map(&TableRef::Id(table))?;
+        let map = self.encoded_map(peer, &TableRef::Id(table))?;
         Ok(CatalogueResponse::Map(map))
     }
 
-    fn encoded_map(&self, table: &TableRef) -> Result<Vec<u8>, Refusal> {
+    fn encoded_map(&self, peer: &Principal, table: &TableRef) -> Result<Vec<u8>, Refusal> {
+        let map_of = if peer.role == Role::Node {
+            node_map
+        } else {
+            State::map
+        };
         let map = self
             .view
-            .read(|state| state.table(table).map(|record| state.map(record)))?;
+            .read(|state| state.table(table).map(|record| map_of(state, record)))?;
         Ok(codec::encode(&map).to_vec())
     }
 
-    fn status(&self) -> Answer {
+    /// Members, nodes and how full they are is everybody's to know who may make tables; of the
+    /// tables, those that the principal may read.
+    fn status(&self, peer: &Principal) -> Answer {
         let (liveness, now) = self.liveness();
         let status = self.view.read(|state| {
             let mut shards = BTreeMap::<NodeId, u32>::new();
@@ -282,7 +325,7 @@ impl Member {
                 leader: self.leader().map_or(0, |(id, _)| id),
                 members: self.members(),
                 nodes: state.nodes().map(node_status).collect(),
-                tables: state.summaries(),
+                tables: state.summaries(|table| access::may_read(peer, table)),
             }
         });
         Ok(CatalogueResponse::Status(status))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mneme_net::Principal;
 use mneme_proto::control::{CatalogueResponse, TableRef};
 use mneme_proto::ids::{Revision, TableId};
 use mneme_proto::map::TableState;
@@ -9,6 +10,7 @@ use mneme_proto::refusal::Refusal;
 use tokio::time::{Instant, timeout_at};
 
 use crate::limits::{SERVE_WAIT, WATCH_WAIT};
+use crate::service::access;
 use crate::service::member::{Declined, Member};
 use crate::state::State;
 use crate::state::command::Command;
@@ -76,14 +78,26 @@ impl Member {
         }
     }
 
-    /// What changed after `from`; waits for something to, up to `wait_ms`.
-    pub(super) async fn watch(&self, from: Revision, wait_ms: u32) -> CatalogueResponse {
+    /// What changed after `from`, of what `peer` may read; waits for something to, up to
+    /// `wait_ms`.
+    pub(super) async fn watch(
+        &self,
+        peer: &Principal,
+        from: Revision,
+        wait_ms: u32,
+    ) -> CatalogueResponse {
         let mut revisions = self.view.revisions();
         let wait = Duration::from_millis(wait_ms.into()).min(WATCH_WAIT);
         let deadline = Instant::now() + wait;
         loop {
             revisions.borrow_and_update();
-            let (since, revision) = self.view.read(|s| (s.since(from), s.revision()));
+            let (since, revision) = self.view.read(|state| {
+                let mut since = state.since(from);
+                if let Since::Changes(changes) = &mut since {
+                    changes.retain(|change| access::may_hear(peer, change, state));
+                }
+                (since, state.revision())
+            });
             match since {
                 Since::Compacted => return CatalogueResponse::Compacted { revision },
                 Since::Changes(changes) => {

@@ -6,6 +6,7 @@
 //! `CATALOGUE_VERSION`.
 
 use mneme_proto::control::{NodeRegistration, SealedReplica, ShardReport, TableRef};
+use mneme_proto::grant::Level;
 use mneme_proto::ids::{
     ClusterId, Generation, Incarnation, NodeId, Revision, TableGeneration, TableId,
 };
@@ -54,6 +55,8 @@ pub enum Command {
     },
     /// Makes a table and places its shards.
     CreateTable {
+        /// The client that will be its admin; none when a cluster's admin makes it.
+        creator: Option<String>,
         /// A random number of the caller's; a repeat is answered with the same table.
         request: u64,
         /// What the table is.
@@ -97,6 +100,15 @@ pub enum Command {
         table: TableRef,
         /// Names and values.
         options: Vec<(String, String)>,
+    },
+    /// Says what a client may do with a table.
+    Grant {
+        /// The table.
+        table: TableRef,
+        /// The client.
+        principal: String,
+        /// What it may do; nothing without one.
+        level: Option<Level>,
     },
 }
 

@@ -10,7 +10,8 @@ use crate::state::State;
 use crate::state::record::{ReplicaRecord, TableRecord};
 
 impl State {
-    /// A table's map at the current revision: its nodes, shards and current regions.
+    /// A table's map at the current revision: its nodes, shards and current regions. Its grants are
+    /// left out; only nodes are told them.
     #[must_use]
     pub fn map(&self, table: &TableRecord) -> TableMap {
         let mut nodes: Vec<NodeEntry> = Vec::new();
@@ -59,14 +60,16 @@ impl State {
             previous: table.previous,
             nodes,
             shards,
+            grants: Vec::new(),
         }
     }
 
-    /// One line per table, by id.
+    /// One line per table of those that are `shown`, by id.
     #[must_use]
-    pub fn summaries(&self) -> Vec<TableSummary> {
+    pub fn summaries(&self, shown: impl Fn(&TableRecord) -> bool) -> Vec<TableSummary> {
         self.tables
             .values()
+            .filter(|table| shown(table))
             .map(|table| {
                 let (rows, bytes) = table.size();
                 TableSummary {

@@ -7,6 +7,7 @@
 
 pub mod command;
 pub mod events;
+mod grants;
 mod maps;
 pub(crate) mod nodes;
 pub mod placement;
@@ -36,6 +37,14 @@ struct Given {
     generation: Generation,
 }
 
+/// A creation that its caller may repeat. Another's request of the same number is another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Creation {
+    creator: Option<String>,
+    request: u64,
+    table: TableId,
+}
+
 /// Everything that the catalogue knows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
@@ -46,8 +55,8 @@ pub struct State {
     tables: BTreeMap<TableId, TableRecord>,
     /// Tables by tenant and name.
     names: BTreeMap<(String, String), TableId>,
-    /// The newest creations by their caller's request number, oldest first.
-    creates: VecDeque<(u64, TableId)>,
+    /// The newest creations, oldest first.
+    creates: VecDeque<Creation>,
     events: Events,
 }
 
@@ -72,10 +81,11 @@ impl State {
                 shards,
             } => self.report(node, incarnation, shards),
             Command::CreateTable {
+                creator,
                 request,
                 spec,
                 candidates,
-            } => self.create_table(request, spec, &candidates),
+            } => self.create_table(creator, request, spec, &candidates),
             Command::AbandonTable { table } => self.abandon_table(table),
             Command::DropTable { table } => self.drop_table(&table),
             Command::ResetTable { table } => self.reset_table(&table),
@@ -86,6 +96,11 @@ impl State {
                 replicas,
             } => self.publish(table, generation, replicas),
             Command::SetTable { table, options } => self.set_table(&table, &options),
+            Command::Grant {
+                table,
+                principal,
+                level,
+            } => self.grant(&table, principal, level),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mneme_proto::control::PoolReport;
+use mneme_proto::grant::{Grant, Level};
 use mneme_proto::ids::{Epoch, Generation, Incarnation, NodeId, TableGeneration, TableId};
 use mneme_proto::map::{Descriptor, NodeEntry, TableState};
 use mneme_proto::schema::TableSpec;
@@ -81,6 +82,8 @@ pub struct TableRecord {
     pub loads: BTreeSet<TableGeneration>,
     /// By index.
     pub shards: Vec<ShardRecord>,
+    /// What clients may do with it, by their names. They go with the table.
+    pub grants: BTreeMap<String, Level>,
 }
 
 impl ReplicaRecord {
@@ -120,6 +123,16 @@ impl TableRecord {
         } else {
             TableState::Creating
         }
+    }
+
+    /// Its grants, by principal.
+    #[must_use]
+    pub fn grants(&self) -> Vec<Grant> {
+        let grant = |(principal, level): (&String, &Level)| Grant {
+            principal: principal.clone(),
+            level: *level,
+        };
+        self.grants.iter().map(grant).collect()
     }
 
     /// All replicas of all shards.

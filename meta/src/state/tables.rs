@@ -3,28 +3,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mneme_proto::control::{Change, TableRef};
+use mneme_proto::grant::Level;
 use mneme_proto::ids::{Epoch, NodeId, TableGeneration, TableId};
 use mneme_proto::map::TableState;
 use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::{SchemaError, TableSpec};
 
 use crate::limits::{CREATES_KEPT, LOADS_OPEN_MAX, SHARDS_TOTAL_MAX, TABLES_MAX};
-use crate::state::State;
 use crate::state::command::{Candidate, Outcome};
 use crate::state::placement::{place, shards_default};
 use crate::state::record::{MUTABLE, ReplicaRecord, ShardRecord, TableRecord};
+use crate::state::{Creation, State};
 
 impl State {
     /// One command looks for the name and takes it, so of two creators one wins (B058); the
-    /// winner's own retry is told of its table, not that it exists.
+    /// winner's own retry is told of its table, not that it exists. The creator is its admin.
     pub(super) fn create_table(
         &mut self,
+        creator: Option<String>,
         request: u64,
         mut spec: TableSpec,
         candidates: &[Candidate],
     ) -> Result<Outcome, Refusal> {
-        if let Some((_, table)) = self.creates.iter().rev().find(|(r, _)| *r == request) {
-            let table = self.table(&TableRef::Id(*table))?.id;
+        let made = |c: &&Creation| c.request == request && c.creator == creator;
+        if let Some(made) = self.creates.iter().rev().find(made) {
+            let table = self.table(&TableRef::Id(made.table))?.id;
             return Ok(self.table_outcome(table));
         }
         spec.validate()?;
@@ -66,12 +69,17 @@ impl State {
                 allocated: MUTABLE,
                 loads: BTreeSet::new(),
                 shards,
+                grants: creator.iter().map(|c| (c.clone(), Level::Admin)).collect(),
             },
         );
         if self.creates.len() == CREATES_KEPT {
             self.creates.pop_front();
         }
-        self.creates.push_back((request, id));
+        self.creates.push_back(Creation {
+            creator,
+            request,
+            table: id,
+        });
         self.note(Change::Table(id));
         Ok(self.table_outcome(id))
     }
@@ -125,7 +133,7 @@ impl State {
     pub(super) fn abandon_table(&mut self, table: TableId) -> Result<Outcome, Refusal> {
         let record = self.tables.get(&table);
         if record.is_some_and(|t| t.state() == TableState::Creating) {
-            self.creates.retain(|(_, made)| *made != table);
+            self.creates.retain(|made| made.table != table);
             self.remove_table(table);
         }
         Ok(self.done())

@@ -8,6 +8,7 @@ use mneme_proto::control::{
     NodeRequest, NodeResponse, NodeStatus, PoolReport, SealedReplica, SealedVersion, ShardReport,
     ShardStatus, TableRef, TableSummary, TableVersions,
 };
+use mneme_proto::grant::{Grant, Level};
 use mneme_proto::ids::{
     ClusterId, Epoch, Generation, Incarnation, NodeId, RegionId, Revision, SessionId, ShardId,
     ShardIndex, TableGeneration, TableId,
@@ -136,6 +137,14 @@ pub fn map() -> TableMap {
             epoch: EPOCH,
             replicas: vec![replica(false, Some(descriptor())), replica(true, None)],
         }],
+        grants: vec![grant()],
+    }
+}
+
+fn grant() -> Grant {
+    Grant {
+        principal: text("ann"),
+        level: Level::Write,
     }
 }
 
@@ -243,6 +252,12 @@ pub fn catalogue_requests() -> Vec<CatalogueRequest> {
             table: by_name(),
             options: vec![("lr".into(), "0.5".into())],
         },
+        CatalogueRequest::Grant {
+            table: by_name(),
+            principal: text("ann"),
+            level: Some(Level::Admin),
+        },
+        CatalogueRequest::Grants { table: by_name() },
     ]
 }
 
@@ -318,6 +333,7 @@ pub fn catalogue_responses() -> Vec<CatalogueResponse> {
                 replicas: vec![sealed()],
             }],
         }),
+        CatalogueResponse::Grants(vec![grant()]),
     ]
 }
 
@@ -466,6 +482,12 @@ fn refusals_of_shards() -> Vec<Refusal> {
             shard,
             node: text("n1"),
             why: text("no room"),
+        },
+        Refusal::NotPermitted {
+            principal: text("ann"),
+            table: table(),
+            needs: Level::Write,
+            has: Some(Level::Read),
         },
     ]
 }

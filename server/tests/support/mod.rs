@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use mneme_net::{Endpoint, HostPort, Identity, LinkOptions, Role, init_authority, issue};
 use mneme_proto::control::{ShardReport, ShardStatus};
+use mneme_proto::grant::{Grant, Level};
 use mneme_proto::ids::{ClusterId, Epoch, Incarnation, NodeId, Revision, TableGeneration, TableId};
 use mneme_proto::map::{NodeEntry, ReplicaEntry, ReplicaRole, ShardEntry, TableMap, TableState};
 use mneme_proto::schema::{Dtype, Optimizer, RowSchema, TableKind, TableSpec};
@@ -164,6 +165,10 @@ impl World {
                 domain: "rack".into(),
             }],
             shards: vec![shard; spec.shards as usize],
+            grants: vec![Grant {
+                principal: "c1".into(),
+                level: Level::Admin,
+            }],
             spec,
         };
         script.maps.insert(TABLE, map);
