@@ -9,7 +9,8 @@ use mneme_client::Span;
 use tracing_subscriber::EnvFilter;
 
 use crate::commands::{
-    Session, bench, cert, demo, dev, export, import, pull, push, serve, status, table, whereabouts,
+    Session, bench, cert, demo, dev, export, grant, import, pull, push, serve, status, table,
+    whereabouts,
 };
 use crate::failure::{FAILED, USAGE, line, usage_line};
 use crate::output::Output;
@@ -56,6 +57,7 @@ enum Command {
     /// Show the cluster: members, nodes, tables.
     Status,
     Table(table::TableArgs),
+    Grant(grant::GrantArgs),
     Push(push::PushArgs),
     Pull(pull::PullArgs),
     Where(whereabouts::WhereArgs),
@@ -146,6 +148,7 @@ fn run(command: Command, session: &Session) -> anyhow::Result<()> {
         Command::Cert(args) => cert::run(&args, session),
         Command::Status => status::run(session),
         Command::Table(args) => table::run(&args, session),
+        Command::Grant(args) => grant::run(&args, session),
         Command::Push(args) => push::run(&args, session),
         Command::Pull(args) => pull::run(&args, session),
         Command::Where(args) => whereabouts::run(&args, session),

@@ -97,7 +97,7 @@ impl Cluster {
             nodes.push(started.context("starting a node")??);
         }
         nodes.sort_by(|a, b| a.0.cmp(&b.0));
-        certs.identity(Role::Client, "client")?;
+        certs.identity(Role::Admin, "client")?;
         let config = dir.join("client.toml");
         let client = ClientConfig::new(vec![address], "certs/client");
         write_whole(&config, &client.to_toml()?)?;
@@ -270,17 +270,18 @@ impl Certificates {
         self.dir.join("authority")
     }
 
-    /// The identity of a part; issued at its first start, and anew when it has expired.
+    /// The identity of a part; issued at its first start, and anew when it has expired or is of
+    /// another role.
     fn identity(&self, role: Role, name: &str) -> Result<Identity, CertError> {
         let dir = self.dir.join(name);
         let there = dir.join(CERT_FILE).exists();
-        let found = there.then(|| Identity::load(&dir));
-        match found {
-            Some(Err(CertError::Expired { .. })) | None => {
+        match there.then(|| Identity::load(&dir)) {
+            Some(Ok(loaded)) if loaded.principal().role == role => Ok(loaded),
+            Some(Err(error)) if !matches!(error, CertError::Expired { .. }) => Err(error),
+            Some(_) | None => {
                 cert::issue(&self.authority(), role, name, &dir)?;
                 Identity::load(&dir)
             }
-            Some(loaded) => loaded,
         }
     }
 }
@@ -338,5 +339,8 @@ mod tests {
         let first = read();
         identity();
         assert_eq!(read(), first);
+        let certs = Certificates::new(dir.path()).expect("an authority");
+        let other = certs.identity(Role::Admin, "node-1").expect("an identity");
+        assert_eq!(other.principal().role, Role::Admin);
     }
 }

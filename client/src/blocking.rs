@@ -14,6 +14,7 @@ use bytes::Bytes;
 use mneme_net::BusyPoll;
 use mneme_proto::control::{ClusterStatus, SealedReplica, TableSummary, TableVersions};
 use mneme_proto::frame::{PushMode, Status};
+use mneme_proto::grant::{Grant, Level};
 use mneme_proto::ids::{TableGeneration, TableId};
 use mneme_proto::map::{TableMap, TableState};
 use mneme_proto::schema::TableSpec;
@@ -126,6 +127,28 @@ impl Client {
     /// As there.
     pub fn set_table(&self, name: &str, options: &[(String, String)]) -> Result<(), ClientError> {
         self.runtime.block_on(self.inner.set_table(name, options))
+    }
+
+    /// See [`crate::Client::grant`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grant(
+        &self,
+        name: &str,
+        principal: &str,
+        level: Option<Level>,
+    ) -> Result<(), ClientError> {
+        self.runtime
+            .block_on(self.inner.grant(name, principal, level))
+    }
+
+    /// See [`crate::Client::grants`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grants(&self, name: &str) -> Result<Vec<Grant>, ClientError> {
+        self.runtime.block_on(self.inner.grants(name))
     }
 
     /// See [`crate::Client::list_tables`].

@@ -9,6 +9,7 @@ use mneme_net::{CatalogueError, CatalogueLink, Endpoint, Identity, LinkOptions};
 use mneme_proto::control::{
     CatalogueRequest, CatalogueResponse, ClusterStatus, TableRef, TableSummary,
 };
+use mneme_proto::grant::{Grant, Level};
 use mneme_proto::ids::TableId;
 use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::{TableKind, TableSpec};
@@ -172,7 +173,46 @@ impl Client {
         }
     }
 
-    /// All tables of the cluster.
+    /// Says what another client may do with a table, by the name in its certificate; nothing
+    /// without a level. Nodes follow within a message of the catalogue.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPermitted`] unless this client is an admin of the table or of the cluster;
+    /// [`Refusal::UnknownTable`], [`Refusal::Schema`], [`Refusal::Limit`];
+    /// [`ClientError::Catalogue`].
+    pub async fn grant(
+        &self,
+        name: &str,
+        principal: &str,
+        level: Option<Level>,
+    ) -> Result<(), ClientError> {
+        let request = CatalogueRequest::Grant {
+            table: self.named(name),
+            principal: principal.into(),
+            level,
+        };
+        match self.0.ask(request, self.0.deadline(None)).await? {
+            CatalogueResponse::Done { .. } => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What clients may do with a table, by their names.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPermitted`] unless this client is an admin of the table or of the cluster;
+    /// [`Refusal::UnknownTable`]; [`ClientError::Catalogue`].
+    pub async fn grants(&self, name: &str) -> Result<Vec<Grant>, ClientError> {
+        let request = CatalogueRequest::Grants {
+            table: self.named(name),
+        };
+        match self.0.ask(request, self.0.deadline(None)).await? {
+            CatalogueResponse::Grants(grants) => Ok(grants),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All tables of the cluster that this client may read.
     ///
     /// # Errors
     /// [`ClientError::Catalogue`].
@@ -187,7 +227,7 @@ impl Client {
         }
     }
 
-    /// The cluster's members, nodes and tables.
+    /// The cluster's members, nodes, and the tables that this client may read.
     ///
     /// # Errors
     /// [`ClientError::Catalogue`].

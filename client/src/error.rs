@@ -83,6 +83,15 @@ impl ClientError {
         }
     }
 
+    /// The same of a table that the caller named: requests go by its id, and so do refusals.
+    #[must_use]
+    pub(crate) fn of_table(self, name: &str) -> Self {
+        match self {
+            Self::Refused(refusal) => Self::Refused(refusal.of_table(name)),
+            other => other,
+        }
+    }
+
     /// A shape that does not fit the table.
     pub(crate) fn shape(what: &str, found: String, wanted: String) -> Self {
         Self::Refused(Refusal::Shape {

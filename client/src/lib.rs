@@ -75,6 +75,7 @@ pub use error::{
 };
 pub use load::{LoadAt, LoadRows, Loader};
 pub use mneme_proto::frame::{Missing, PushMode, Status};
+pub use mneme_proto::grant::{Grant, Level};
 pub use options::{
     PartialPull, PathReport, PullOptions, PushOptions, PushReport, Values, WhereReport,
 };

@@ -65,7 +65,8 @@ impl TableShared {
         let map = self
             .client
             .ask_map(CatalogueRequest::GetMap { table }, deadline)
-            .await?;
+            .await
+            .map_err(|error| error.of_table(&seen.spec.name))?;
         Ok(self.store(Router::new(&map)?))
     }
 
@@ -94,6 +95,16 @@ impl TableShared {
             }
             table.soon.store(false, Ordering::Relaxed);
         });
+    }
+
+    /// Asks the catalogue about this table.
+    pub(crate) async fn ask(
+        &self,
+        request: CatalogueRequest,
+        deadline: Instant,
+    ) -> Result<CatalogueResponse, ClientError> {
+        let asked = self.client.ask(request, deadline).await;
+        asked.map_err(|error| error.of_table(&self.router().spec.name))
     }
 
     /// Waits until the table's nodes have made its shards.

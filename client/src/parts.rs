@@ -183,9 +183,11 @@ pub(crate) fn report(router: &Router, parts: Vec<Part<'_>>) -> Result<PushReport
     };
     let mut fates = Vec::with_capacity(parts.len());
     for (at, part) in parts.into_iter().enumerate() {
-        let fate = part
-            .fate
-            .unwrap_or(Fate::NotSent(NodeFault::Deadline("its turn")));
+        let fate = match part.fate {
+            Some(Fate::Refused(refusal)) => Fate::Refused(refusal.of_table(&router.spec.name)),
+            Some(fate) => fate,
+            None => Fate::NotSent(NodeFault::Deadline("its turn")),
+        };
         if let Fate::Applied { rows } = fate {
             report.rows += u64::from(rows);
             report.ignored += u64::from(part.ignored);

@@ -64,7 +64,7 @@ pub(crate) async fn pull(
         }
         fill_duplicates_but(&plan.duplicates, &mut failed, out);
         if let Some(refusal) = failed.iter().find_map(permanent) {
-            return Err(refusal.clone().into());
+            return Err(refusal.clone().of_table(&router.spec.name).into());
         }
         let pause = tries.pause(Instant::now(), &client.budget, rand::random());
         let Some(pause) = pause else {

@@ -59,7 +59,7 @@ impl Table {
         let request = CatalogueRequest::BeginLoad {
             table: TableRef::Id(self.id()),
         };
-        match shared.client.ask(request, until).await? {
+        match shared.ask(request, until).await? {
             CatalogueResponse::Load { generation, map } => {
                 Ok((generation, shared.store(Router::new(&map)?)))
             }
@@ -135,7 +135,7 @@ impl Table {
             generation,
             replicas,
         };
-        let answer = shared.client.ask(request, until).await?;
+        let answer = shared.ask(request, until).await?;
         let CatalogueResponse::Done { .. } = answer else {
             return Err(unexpected(&answer));
         };

@@ -384,7 +384,7 @@ impl Table {
 
     pub(crate) fn node_error(&self, route: &NodeRoute, fault: ControlFault) -> ClientError {
         match fault {
-            ControlFault::Refused(refusal) => refusal.into(),
+            ControlFault::Refused(refusal) => refusal.of_table(&self.spec().name).into(),
             ControlFault::Node(why) => ClientError::Unavailable(Unavailable {
                 table: self.spec().name.clone(),
                 faults: vec![UnavailableKeys {

@@ -29,7 +29,7 @@ impl Table {
         let request = CatalogueRequest::Versions {
             table: TableRef::Id(self.id()),
         };
-        match self.shared().client.ask(request, until).await? {
+        match self.shared().ask(request, until).await? {
             CatalogueResponse::Versions(versions) => Ok(versions),
             other => Err(unexpected(&other)),
         }

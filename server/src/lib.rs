@@ -7,7 +7,8 @@
 //! [`engine`] puts them together with counters and buffers; none of these waits for anything.
 //! Around them stand two threads' worth of shell: the service, one thread with a runtime of its
 //! own that reads frames and sends answers, and [`node`], the background: registration, lease,
-//! maps, shards made and dropped, loads, seals, scans and the data directory.
+//! maps, shards made and dropped, loads, seals, scans and the data directory. [`access`] says who
+//! may ask what; the service asks it before it does anything else with a frame.
 //!
 //! *Who calls it.* `cli` starts nodes ([`Node::start`](node::Node::start)); `benches` drives
 //! [`shard`] and [`engine`] in process. It imports `proto`, `memory` and `net`, never `meta`: the
@@ -21,11 +22,14 @@
 //!   one sealed generation or is refused (I-8); an answer holds bytes of the asked rows, of the
 //!   table's default row, or zeros (I-5, I-13).
 //! * Rows that were lost with an earlier life of the process are never served as if empty.
+//! * A frame is answered as the grants of its table allow, and without one as if there were no
+//!   such table (I-13).
 //! * Requests are checked against limits before anything is allocated for them; answers have a
 //!   memory of their own (I-12).
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod clock;
 pub mod engine;
 mod http;

@@ -246,6 +246,7 @@ const fn kind_of(refusal: &Refusal) -> &'static str {
         Refusal::PermissionDenied { .. } => "permission_denied",
         Refusal::Schema { .. } => "schema",
         Refusal::UnknownTable { .. } => "unknown_table",
+        Refusal::NotPermitted { .. } => "not_permitted",
         Refusal::TableState { .. } => "table_state",
         Refusal::TableLost { .. } => "table_lost",
         Refusal::NotServed { .. } => "not_served",

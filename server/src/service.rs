@@ -6,17 +6,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mneme_net::{BusyPoll, Endpoint, Link, NetError, Request, Role};
+use mneme_net::{BusyPoll, Endpoint, Link, NetError, Principal, Request};
 use mneme_proto::codec;
 use mneme_proto::control::{NodeRequest, NodeResponse};
 use mneme_proto::frame::{FrameHeader, FrameKind, PullView, PushView};
+use mneme_proto::grant::Level;
 use mneme_proto::ids::TableId;
 use mneme_proto::refusal::Refusal;
 use tokio::sync::Semaphore;
 
+use crate::access;
 use crate::engine::{Engine, Scratch};
 use crate::limits::{LINKS_MAX, REQUESTS_PER_LINK};
-use crate::node::Node;
+use crate::node::{Node, loads};
 use crate::pull;
 use crate::push;
 use crate::table::Table;
@@ -85,8 +87,12 @@ impl Service {
     async fn serve_request(&self, mut request: Request) -> Result<(), NetError> {
         let (header, kind, body) = request.read().await?;
         self.busy.end();
-        let answered = match self.permit(&request, kind) {
-            Ok(()) => self.answer(header, kind, body.into_contiguous()).await,
+        let peer = request.peer();
+        let answered = match access::check_role(peer, kind_word(kind)) {
+            Ok(()) => {
+                self.answer(peer, header, kind, body.into_contiguous())
+                    .await
+            }
             Err(refusal) => Err(refusal),
         };
         let sent = match answered {
@@ -100,26 +106,21 @@ impl Service {
         sent
     }
 
-    /// Rows are a client's business; nodes and the catalogue have none with a node yet.
-    fn permit(&self, request: &Request, kind: FrameKind) -> Result<(), Refusal> {
-        let peer = request.peer();
-        if peer.role == Role::Client {
-            return Ok(());
-        }
-        Err(Refusal::PermissionDenied {
-            principal: peer.to_string(),
-            action: format!("send {kind:?} requests to a node"),
-        })
-    }
-
-    async fn answer(&self, header: FrameHeader, kind: FrameKind, body: Bytes) -> Answered {
+    /// Every kind of request asks [`Service::permitted`] for its table before it does anything.
+    async fn answer(
+        &self,
+        peer: &Principal,
+        header: FrameHeader,
+        kind: FrameKind,
+        body: Bytes,
+    ) -> Answered {
         match kind {
-            FrameKind::Pull => self.pull(&body).await,
-            FrameKind::Push => self.push(&body).await,
-            FrameKind::Load => self.load(body).await,
+            FrameKind::Pull => self.pull(peer, &body).await,
+            FrameKind::Push => self.push(peer, &body).await,
+            FrameKind::Load => self.load(peer, body).await,
             FrameKind::Control => {
                 header.check_crc(&body).map_err(malformed)?;
-                self.control(&body).await
+                self.control(peer, &body).await
             }
             FrameKind::Pulled | FrameKind::Pushed | FrameKind::Refused => Err(Refusal::Malformed {
                 why: format!("{kind:?} is an answer, not a request"),
@@ -127,12 +128,14 @@ impl Service {
         }
     }
 
-    async fn pull(&self, body: &[u8]) -> Answered {
+    async fn pull(&self, peer: &Principal, body: &[u8]) -> Answered {
         let view = PullView::parse(body).map_err(malformed)?;
-        let table = match self.engine.table_of_pull(&view) {
-            Some(table) => table,
-            None => self.newer(TableId(view.header.table.get())).await?,
-        };
+        let id = TableId(view.header.table.get());
+        let (known, needs) = (
+            self.engine.table_of_pull(&view),
+            Level::of_pull(view.missing),
+        );
+        let table = self.permitted(peer, id, known, needs).await?;
         let layout = pull::layout(&table, &view)?;
         let place = match self.engine.replies.try_place(layout.bytes) {
             Ok(place) => place,
@@ -143,12 +146,11 @@ impl Service {
         Ok((FrameKind::Pulled, body))
     }
 
-    async fn push(&self, body: &[u8]) -> Answered {
+    async fn push(&self, peer: &Principal, body: &[u8]) -> Answered {
         let view = PushView::parse(body).map_err(malformed)?;
-        let table = match self.engine.table_of_push(&view) {
-            Some(table) => table,
-            None => self.newer(TableId(view.header.table.get())).await?,
-        };
+        let id = TableId(view.header.table.get());
+        let known = self.engine.table_of_push(&view);
+        let table = self.permitted(peer, id, known, Level::Write).await?;
         let untouched = push::untouched(&table, &view);
         if !untouched.is_empty() {
             let (node, table) = (Arc::clone(&self.node), Arc::clone(&table));
@@ -160,30 +162,35 @@ impl Service {
         Ok((FrameKind::Pushed, body))
     }
 
-    async fn load(&self, body: Bytes) -> Answered {
+    async fn load(&self, peer: &Principal, body: Bytes) -> Answered {
+        let id = loads::table_of(&body)?;
+        let known = self.engine.tables.get(id);
+        self.permitted(peer, id, known, Level::Write).await?;
         let node = Arc::clone(&self.node);
         self.background(async move { node.load_rows(body).await })
             .await?;
         Ok(control_answer(&NodeResponse::Done))
     }
 
-    async fn control(&self, body: &[u8]) -> Answered {
+    async fn control(&self, peer: &Principal, body: &[u8]) -> Answered {
         let request: NodeRequest = codec::decode(body).map_err(malformed)?;
+        let id = request.table();
+        let known = self
+            .engine
+            .tables
+            .get(id)
+            .filter(|table| knows_sessions(table, &request));
+        let table = self.permitted(peer, id, known, request.needs()).await?;
         let answer = match request {
-            NodeRequest::OpenSessions { table, shards } => {
-                let table = self.table_for_sessions(table, &shards).await?;
+            NodeRequest::OpenSessions { shards, .. } => {
                 NodeResponse::Sessions(self.engine.open_sessions(&table, &shards)?)
             }
             NodeRequest::VoidSequence {
-                table,
                 shard,
                 session,
                 sequence,
+                ..
             } => {
-                let table = match self.engine.tables.get(table) {
-                    Some(table) => table,
-                    None => self.newer(table).await?,
-                };
                 self.engine
                     .void_sequence(&table, shard, session, sequence)?;
                 NodeResponse::Done
@@ -197,16 +204,20 @@ impl Service {
         Ok(control_answer(&answer))
     }
 
-    async fn table_for_sessions(
+    /// The table of a request, if the peer may do this with it. `known` is the table as the node
+    /// knows it, or none if the request comes from a newer map. A grant that is not known may have
+    /// been given a moment ago: as for a newer map, the catalogue is looked at once.
+    async fn permitted(
         &self,
-        table: TableId,
-        shards: &[(mneme_proto::ids::ShardIndex, mneme_proto::ids::Epoch)],
+        peer: &Principal,
+        id: TableId,
+        known: Option<Arc<Table>>,
+        needs: Level,
     ) -> Result<Arc<Table>, Refusal> {
-        let known = |t: &Arc<Table>| shards.iter().all(|(s, epoch)| t.knows_epoch(s.0, epoch.0));
-        match self.engine.tables.get(table).filter(known) {
-            Some(table) => Ok(table),
-            None => self.newer(table).await,
+        if let Some(table) = known.filter(|table| access::may(peer, table, needs)) {
+            return Ok(table);
         }
+        access::permitted(peer, id, self.newer(id).await, needs)
     }
 
     /// The table after one look at the catalogue: the request may come from a newer map.
@@ -227,6 +238,26 @@ impl Service {
                 why: error.to_string(),
             })
         })
+    }
+}
+
+/// Whether sessions are asked for by a map that the node knows.
+fn knows_sessions(table: &Table, request: &NodeRequest) -> bool {
+    match request {
+        NodeRequest::OpenSessions { shards, .. } => shards
+            .iter()
+            .all(|(shard, epoch)| table.knows_epoch(shard.0, epoch.0)),
+        _ => true,
+    }
+}
+
+fn kind_word(kind: FrameKind) -> &'static str {
+    match kind {
+        FrameKind::Pull | FrameKind::Pulled => "pull",
+        FrameKind::Push | FrameKind::Pushed => "push",
+        FrameKind::Load => "load",
+        FrameKind::Control => "control",
+        FrameKind::Refused => "refused",
     }
 }
 

@@ -12,6 +12,7 @@ use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::TableSpec;
 use rustc_hash::FxHashMap;
 
+use crate::access::Grants;
 use crate::shard::rules::TableRules;
 use crate::shard::{Gate, Shard};
 
@@ -91,6 +92,8 @@ pub struct Table {
     pub spec: Arc<TableSpec>,
     /// Its arithmetic.
     pub rules: Arc<TableRules>,
+    /// Who may do what with it.
+    pub grants: Arc<Grants>,
     /// The published generation; 0 while mutable.
     pub generation: TableGeneration,
     /// The generation before, which is kept.

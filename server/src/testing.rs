@@ -163,6 +163,7 @@ pub fn table(id: u64, spec: TableSpec) -> Table {
         }
     };
     Table {
+        grants: Arc::default(),
         id: TableId(id),
         places: (0..spec.shards).map(place).collect(),
         spec: Arc::new(spec),

@@ -44,7 +44,7 @@ impl Trio {
             ("catalogue", "m1"),
             ("node", "n1"),
             ("node", "n2"),
-            ("client", "admin"),
+            ("admin", "admin"),
         ] {
             let out = format!("certs/{name}");
             mneme.ok(&[

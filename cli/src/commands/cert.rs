@@ -38,7 +38,7 @@ struct IssueArgs {
     #[arg(long, value_name = "DIR")]
     authority: Option<PathBuf>,
     /// What the principal may be [default: catalogue for a name that begins with 'meta' or
-    /// 'catalogue', node with 'node' or 'server', else client].
+    /// 'catalogue', node with 'node' or 'server', admin with 'admin', else client].
     #[arg(long, value_enum, value_name = "ROLE")]
     role: Option<RoleWord>,
 }
@@ -50,6 +50,7 @@ impl IssueArgs {
             Some(role) => role.into(),
             None if begins(["meta", "catalogue"]) => Role::Catalogue,
             None if begins(["node", "server"]) => Role::Node,
+            None if self.name.starts_with("admin") => Role::Admin,
             None => Role::Client,
         }
     }
@@ -69,8 +70,10 @@ enum RoleWord {
     Catalogue,
     /// A storage node: `mneme server`.
     Node,
-    /// Anything that only asks.
+    /// Anything that only asks: what it made itself and what it is granted (`mneme grant`).
     Client,
+    /// A client that may everything, grants included.
+    Admin,
 }
 
 impl From<RoleWord> for Role {
@@ -79,6 +82,7 @@ impl From<RoleWord> for Role {
             RoleWord::Catalogue => Self::Catalogue,
             RoleWord::Node => Self::Node,
             RoleWord::Client => Self::Client,
+            RoleWord::Admin => Self::Admin,
         }
     }
 }

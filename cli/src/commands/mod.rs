@@ -5,6 +5,7 @@ pub mod cert;
 pub mod demo;
 pub mod dev;
 pub mod export;
+pub mod grant;
 pub mod import;
 pub mod pull;
 pub mod push;

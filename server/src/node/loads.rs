@@ -75,6 +75,25 @@ impl Loads {
     }
 }
 
+/// The load that a frame is of, whatever follows.
+fn key_of(body: &[u8]) -> Result<Key, Refusal> {
+    let (header, _) = LoadHeader::ref_from_prefix(body).map_err(|_| Refusal::Malformed {
+        why: format!("malformed load: {} B are less than its header", body.len()),
+    })?;
+    Ok((
+        TableId(header.table.get()),
+        TableGeneration(header.generation.get()),
+    ))
+}
+
+/// The table that a load frame is of.
+///
+/// # Errors
+/// [`Refusal::Malformed`] for less than a header.
+pub(crate) fn table_of(body: &[u8]) -> Result<TableId, Refusal> {
+    key_of(body).map(|(table, _)| table)
+}
+
 fn unknown((_, generation): Key) -> Refusal {
     Refusal::Conflict {
         what: format!("the load of generation {generation}"),
@@ -149,14 +168,7 @@ impl Node {
         let malformed = |error: &FrameError| Refusal::Malformed {
             why: error.to_string(),
         };
-        let (header, _) = LoadHeader::ref_from_prefix(&body).map_err(|_| Refusal::Malformed {
-            why: format!("malformed load: {} B are less than its header", body.len()),
-        })?;
-        let key = (
-            TableId(header.table.get()),
-            TableGeneration(header.generation.get()),
-        );
-        let load = self.loads.get(key)?;
+        let load = self.loads.get(key_of(&body)?)?;
         let view = LoadView::parse(&body, load.row_bytes).map_err(|e| malformed(&e))?;
         let shard = ShardIndex(view.header.shard.get());
         let builder = load

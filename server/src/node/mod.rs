@@ -10,7 +10,7 @@ pub mod data;
 mod descriptor;
 mod held;
 mod lifecycle;
-mod loads;
+pub(crate) mod loads;
 mod reconcile;
 mod shards;
 mod start;

@@ -18,6 +18,7 @@ use super::descriptor::{Medium, Names};
 use super::held::HeldTable;
 use super::shards::{Maker, roomiest};
 use super::{Node, internal};
+use crate::access::Grants;
 use crate::shard::rules::{TableRules, check_spec};
 use crate::table::{Place, Table};
 
@@ -51,6 +52,7 @@ impl Node {
             id: map.table,
             spec: Arc::new(map.spec.clone()),
             rules,
+            grants: Arc::new(Grants::new(&map.grants)),
             generation: map.generation,
             previous: map.previous,
             places,

@@ -170,7 +170,7 @@ pub fn run(args: &CreateArgs, session: &Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let table = client.create_table(spec)?;
-    let made = Description::of(&table.describe()?);
+    let made = Description::of(&client, &table)?;
     client.close();
     session.output.print(&made, || made.text())?;
     Ok(())

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use mneme_client::TableReport;
+use mneme_client::blocking::{Client, Table};
+use mneme_client::{ClientError, Grant, Level, TableReport};
 use mneme_proto::map::Tier;
+use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::{Initializer, Optimizer, OptionValue, Plane, Rounding};
 use serde::Serialize;
 
@@ -37,6 +39,9 @@ pub struct Description {
     master: Option<&'static str>,
     generation: u64,
     previous_generation: u64,
+    /// Of whom is told to admins alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grants: Option<BTreeMap<String, Level>>,
     placement: Vec<ShardLine>,
 }
 
@@ -71,9 +76,21 @@ impl From<&Optimizer> for OptimizerLine {
 }
 
 impl Description {
-    /// What the nodes report.
-    #[must_use]
-    pub fn of(report: &TableReport) -> Self {
+    /// What the nodes and the catalogue say of a table now.
+    ///
+    /// # Errors
+    /// As [`Table::describe`].
+    pub fn of(client: &Client, table: &Table) -> Result<Self, ClientError> {
+        let report = table.describe()?;
+        let grants = match client.grants(&report.spec.name) {
+            Ok(grants) => Some(grants),
+            Err(ClientError::Refused(Refusal::NotPermitted { .. })) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self::new(&report, grants))
+    }
+
+    fn new(report: &TableReport, grants: Option<Vec<Grant>>) -> Self {
         let spec = &report.spec;
         let placement = report.shards.iter().map(|shard| ShardLine {
             shard: shard.shard.0,
@@ -106,6 +123,7 @@ impl Description {
             master: spec.master.then_some("f32"),
             generation: report.generation.0,
             previous_generation: report.previous.0,
+            grants: grants.map(|all| all.into_iter().map(|g| (g.principal, g.level)).collect()),
             placement: placement.collect(),
         }
     }
@@ -124,7 +142,7 @@ impl Description {
             .collect();
         let optimizer = format!("{} {}", self.optimizer.name, options.join(" "));
         let padding = self.padding_key.clone().unwrap_or_else(|| "none".into());
-        let head = fields([
+        let mut lines = vec![
             ("name", self.name.clone()),
             ("tenant", self.tenant.clone()),
             ("kind", self.kind.into()),
@@ -143,7 +161,15 @@ impl Description {
             ("master copy", self.master.unwrap_or("none").into()),
             ("shards", self.shards.to_string()),
             ("generation", self.generation.to_string()),
-        ]);
+        ];
+        if let Some(grants) = &self.grants {
+            let grants: Vec<String> = grants
+                .iter()
+                .map(|(principal, level)| format!("{principal}:{level}"))
+                .collect();
+            lines.push(("grants", grants.join(" ")));
+        }
+        let head = fields(lines);
         if self.placement.is_empty() {
             return head;
         }
@@ -168,7 +194,7 @@ impl Description {
 /// One line.
 pub fn run(name: &str, session: &Session) -> anyhow::Result<()> {
     let (client, table) = session.table(name)?;
-    let description = Description::of(&table.describe()?);
+    let description = Description::of(&client, &table)?;
     client.close();
     session.output.print(&description, || description.text())?;
     Ok(())

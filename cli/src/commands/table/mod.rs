@@ -24,7 +24,7 @@ pub struct TableArgs {
 #[derive(Debug, Subcommand)]
 enum TableCommand {
     Create(create::CreateArgs),
-    /// List all tables.
+    /// List the tables that you may read.
     List,
     /// Show everything effective about a table, its rows and bytes.
     Describe(Named),
