@@ -9,6 +9,7 @@ mod fixture;
 use fixture::{Cluster, spec};
 use mneme_meta::log_store::format;
 use mneme_meta::state::State;
+use mneme_proto::grant::Level;
 use mneme_proto::schema::{Initializer, Optimizer, TableKind};
 
 const STATE_1: &[u8] = include_bytes!("../golden/state-1.bin");
@@ -33,6 +34,7 @@ fn small_cluster() -> State {
     cluster.import(words, &mut nodes);
     cluster.import(words, &mut nodes);
     cluster.begin_load(words);
+    cluster.grant(words, "ann", Some(Level::Write));
     cluster.state
 }
 

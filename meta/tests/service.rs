@@ -33,7 +33,7 @@ fn create(request: u64, name: &str) -> CatalogueRequest {
 async fn a_table_from_creation_to_drop() {
     let site = Site::new();
     let catalogue = site.open(true).await;
-    let client = site.dial(&catalogue, Role::Client, "c").await;
+    let client = site.dial(&catalogue, Role::Admin, "c").await;
     let none = client.refused(create(1, "t")).await;
     assert_eq!(none, Refusal::NoNodes);
 
@@ -84,7 +84,7 @@ async fn a_table_from_creation_to_drop() {
 async fn a_table_that_does_not_fit_is_refused_and_leaves_no_trace() {
     let site = Site::new();
     let catalogue = site.open(true).await;
-    let client = site.dial(&catalogue, Role::Client, "c").await;
+    let client = site.dial(&catalogue, Role::Admin, "c").await;
     let node = TestNode::enter(&site, &catalogue, "n1").await;
     tokio::spawn(node.run(true));
     let refused = client.refused(create(1, "t")).await;

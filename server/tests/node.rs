@@ -437,7 +437,7 @@ fn a_lease_ends_and_a_stale_process_stops() {
     until("the table to go", || {
         matches!(
             client.pull(1, 0, Missing::Error, &[1]),
-            Err(Refusal::UnknownTable { .. })
+            Err(Refusal::NotPermitted { has: None, .. })
         )
     });
     world.script.lock().unwrap().stale_below = 99;
@@ -465,7 +465,7 @@ fn hostile_requests_are_refused() {
             let refusal = client.call(kind, bytes.to_vec()).unwrap_err();
             let known = matches!(
                 refusal,
-                Refusal::Malformed { .. } | Refusal::UnknownTable { .. } | Refusal::Conflict { .. }
+                Refusal::Malformed { .. } | Refusal::NotPermitted { .. } | Refusal::Conflict { .. }
             );
             assert!(known, "{kind:?}: {refusal}");
         }
@@ -481,7 +481,12 @@ fn hostile_requests_are_refused() {
         table: TableId(404),
     };
     assert!(matches!(
-        client.control(unknown).unwrap_err(),
+        client.control(unknown.clone()).unwrap_err(),
+        Refusal::NotPermitted { .. }
+    ));
+    let admin = world.peer(&node, Role::Admin, "ops");
+    assert!(matches!(
+        admin.control(unknown).unwrap_err(),
         Refusal::UnknownTable { .. }
     ));
     assert_eq!(
