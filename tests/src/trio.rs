@@ -152,6 +152,34 @@ impl Trio {
         Mneme::on(&self.config)
     }
 
+    /// Issues a certificate of the role client; the path of a `client.toml` that uses it.
+    ///
+    /// # Panics
+    /// If that fails.
+    #[must_use]
+    pub fn principal(&self, name: &str) -> PathBuf {
+        let folder = self.folder.path();
+        let out = format!("certs/{name}");
+        Mneme::new().in_folder(folder).ok(&[
+            "cert",
+            "issue",
+            name,
+            "--authority",
+            "ca",
+            "--role",
+            "client",
+            "--out",
+            &out,
+        ]);
+        let config = folder.join(format!("{name}.toml"));
+        let text = format!(
+            "catalogue = [\"{}\"]\nidentity = \"{out}\"\n",
+            self.catalogue()
+        );
+        std::fs::write(&config, text).expect("writable");
+        config
+    }
+
     /// A new client.
     ///
     /// # Panics

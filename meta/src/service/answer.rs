@@ -12,6 +12,7 @@ use mneme_proto::control::{
     CatalogueRequest, CatalogueResponse, ClusterStatus, NodeRegistration, NodeStatus, PoolReport,
     TableRef,
 };
+use mneme_proto::grant::Level;
 use mneme_proto::ids::{Incarnation, NodeId, TableId};
 use mneme_proto::map::TableMap;
 use mneme_proto::refusal::Refusal;
@@ -129,14 +130,7 @@ impl Member {
                 table,
                 principal,
                 level,
-            } => {
-                let command = Command::Grant {
-                    table,
-                    principal,
-                    level,
-                };
-                self.done(command).await
-            }
+            } => self.grant(table, principal, level).await,
             Ask::Grants { table } => self.grants(&table).await,
         }
     }
@@ -258,6 +252,15 @@ impl Member {
             .view
             .read(|state| state.table(table).map(TableRecord::versions))?;
         Ok(CatalogueResponse::Versions(versions))
+    }
+
+    async fn grant(&self, table: TableRef, principal: String, level: Option<Level>) -> Answer {
+        let command = Command::Grant {
+            table,
+            principal,
+            level,
+        };
+        self.done(command).await
     }
 
     /// Decides what is granted next, so it is not older than the question.
