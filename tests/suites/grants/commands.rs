@@ -9,7 +9,8 @@ use mneme_tests::rows::{Rows, hashed, sgd};
 use mneme_tests::{Dev, Mneme, Trio, limits, wait_until};
 use serde_json::json;
 
-/// Read reads, write writes, and each refusal is one line that names who, what and the remedy.
+/// I-13: read reads, write writes, and each refusal is one line that names who, what and the
+/// remedy.
 #[test]
 fn a_level_allows_what_it_says() {
     let trio = Trio::start();
@@ -135,7 +136,7 @@ fn grants_outlive_the_catalogue_and_end_under_a_warm_client() {
     });
     let init = PullOptions {
         missing: Missing::Init,
-        ..options.clone()
+        ..options
     };
     table
         .pull_f32(&[8], &mut row, &init)
