@@ -174,7 +174,7 @@ async fn all_served(client: &Client, nodes: usize) -> anyhow::Result<bool> {
     }
     for table in &status.tables {
         let served = match table.state {
-            TableState::Lost => true,
+            TableState::Lost | TableState::Loading => true,
             TableState::Creating => false,
             TableState::Mutable | TableState::Sealed => {
                 table.spec.tenant != client.config().tenant

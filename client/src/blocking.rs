@@ -104,6 +104,17 @@ impl Client {
         Ok(self.handle(inner))
     }
 
+    /// See [`crate::Client::create_table_to_load`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_table_to_load(&self, spec: TableSpec) -> Result<Table, ClientError> {
+        let inner = self
+            .runtime
+            .block_on(self.inner.create_table_to_load(spec))?;
+        Ok(self.handle(inner))
+    }
+
     /// See [`crate::Client::drop_table`].
     ///
     /// # Errors

@@ -111,7 +111,27 @@ impl Client {
     /// # Errors
     /// [`Refusal::Schema`] before anything is sent; [`Refusal::TableExists`] and the catalogue's
     /// other refusals; [`ClientError::Catalogue`].
-    pub async fn create_table(&self, mut spec: TableSpec) -> Result<Table, ClientError> {
+    pub async fn create_table(&self, spec: TableSpec) -> Result<Table, ClientError> {
+        let (map, deadline) = self.create(spec, false).await?;
+        self.open_served(&map, deadline).await
+    }
+
+    /// Makes a table that takes no memory and serves nothing until a generation is loaded and
+    /// published ([`Table::load`]), or until it is reset, which makes it a mutable one.
+    ///
+    /// # Errors
+    /// As [`Client::create_table`].
+    pub async fn create_table_to_load(&self, spec: TableSpec) -> Result<Table, ClientError> {
+        let (map, _) = self.create(spec, true).await?;
+        self.open(&map)
+    }
+
+    /// The map of a new table, and until when its maker waits for it.
+    async fn create(
+        &self,
+        mut spec: TableSpec,
+        loading: bool,
+    ) -> Result<(Vec<u8>, Instant), ClientError> {
         if spec.tenant.is_empty() {
             spec.tenant.clone_from(&self.0.config.tenant);
         }
@@ -121,9 +141,9 @@ impl Client {
         let request = CatalogueRequest::CreateTable {
             request: rand::random(),
             spec,
+            loading,
         };
-        let map = self.0.ask_map(request, deadline).await?;
-        self.open_served(&map, deadline).await
+        Ok((self.0.ask_map(request, deadline).await?, deadline))
     }
 
     /// Removes a table and its rows.

@@ -7,7 +7,9 @@ use mneme_proto::codec::{self, CodecError};
 use mneme_proto::dense::DenseLayout;
 use mneme_proto::ids::{Incarnation, NodeId, Revision, ShardIndex, TableGeneration, TableId};
 use mneme_proto::limits::SHARDS_MAX;
-use mneme_proto::map::{ArchivedTableMap, PathCost, PathKind, TableMap, TableState};
+use mneme_proto::map::{
+    ArchivedTableMap, LOADING_REMEDY, PathCost, PathKind, TableMap, TableState,
+};
 use mneme_proto::mix64::mix64;
 use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::TableSpec;
@@ -215,6 +217,11 @@ impl Router {
                 table: self.spec.name.clone(),
                 state: self.state.word().into(),
                 remedy: "wait until its nodes have made its shards".into(),
+            }),
+            TableState::Loading => Err(Refusal::TableState {
+                table: self.spec.name.clone(),
+                state: self.state.word().into(),
+                remedy: LOADING_REMEDY.into(),
             }),
             TableState::Mutable | TableState::Sealed => Ok(()),
         }

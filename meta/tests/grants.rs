@@ -93,6 +93,7 @@ fn a_creator_is_admin_of_what_it_made() {
             request: 7,
             spec: spec("t"),
             candidates: candidates.clone(),
+            loading: false,
         })
     };
     let table = table_of(&create("ann"));
@@ -139,6 +140,7 @@ async fn what_is_not_granted_is_not_there() {
         .map(CatalogueRequest::CreateTable {
             request: 1,
             spec: spec("t"),
+            loading: false,
         })
         .await;
     assert_eq!(map.grants, [], "a client is not told who else there is");
@@ -209,6 +211,7 @@ async fn grants_survive_and_admins_need_none() {
     ops.map(CatalogueRequest::CreateTable {
         request: 1,
         spec: spec("t"),
+        loading: false,
     })
     .await;
     done(&ops, give("t", "ann", Some(Level::Read))).await;

@@ -31,6 +31,7 @@ enum Step {
         request: u8,
         name: u8,
         shards: u32,
+        loading: bool,
     },
     Drop {
         table: u8,
@@ -56,8 +57,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (small.clone(), any::<bool>()).prop_map(|(node, keep)| Step::Register { node, keep }),
         1 => (small.clone(), 0..2000u32, any::<bool>())
             .prop_map(|(node, count, stale)| Step::Take { node, count, stale }),
-        3 => (0..6u8, small.clone(), 0..5u32)
-            .prop_map(|(request, name, shards)| Step::Create { request, name, shards }),
+        3 => (0..6u8, small.clone(), 0..5u32, prop::bool::weighted(0.3))
+            .prop_map(|(request, name, shards, loading)| {
+                Step::Create { request, name, shards, loading }
+            }),
         1 => small.clone().prop_map(|table| Step::Drop { table }),
         1 => small.clone().prop_map(|table| Step::Reset { table }),
         6 => (small.clone(), small.clone(), prop::bool::weighted(0.1), prop::bool::weighted(0.1))
@@ -171,6 +174,7 @@ impl World {
                 request,
                 name,
                 shards,
+                loading,
             } => {
                 let mut wanted = spec(&format!("t{name}"));
                 wanted.shards = shards;
@@ -180,6 +184,7 @@ impl World {
                     creator: None,
                     request: request.into(),
                     spec: wanted,
+                    loading,
                     candidates,
                 });
                 if let Outcome::Table { table, .. } = outcome

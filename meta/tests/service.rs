@@ -25,6 +25,7 @@ fn create(request: u64, name: &str) -> CatalogueRequest {
     CatalogueRequest::CreateTable {
         request,
         spec: spec(name),
+        loading: false,
     }
 }
 

@@ -195,6 +195,45 @@ fn abandoning_spares_a_table_that_serves() {
     assert_eq!(cluster.table_state(table), TableState::Mutable);
 }
 
+/// A table that is made to be loaded holds nothing before, so nothing of it can be lost.
+#[test]
+fn a_table_to_load_serves_nothing_until_a_generation_is_published() {
+    let mut cluster = Cluster::new();
+    let mut nodes = [cluster.register("n1", vec![])];
+    let table = table_of(&cluster.create_as(1, spec("t"), true));
+    assert_eq!(cluster.table_state(table), TableState::Loading);
+    // Mutable shards that a node should not have made do not count.
+    cluster.serve(table, &mut nodes[0]);
+    assert!(cluster.map(table).shards[0].replicas[0].region.is_none());
+    nodes[0] = cluster.register("n1", vec![]);
+    assert_eq!(cluster.table_state(table), TableState::Loading);
+
+    let generation = cluster.import(table, &mut nodes);
+    let map = cluster.map(table);
+    assert_eq!(
+        (map.state, map.generation),
+        (TableState::Sealed, generation)
+    );
+    // Without rows there is nothing to go back to, and without its node the rows are lost.
+    assert_eq!(map.previous, TableGeneration(0));
+    cluster.register("n1", vec![]);
+    assert_eq!(cluster.table_state(table), TableState::Lost);
+}
+
+#[test]
+fn a_table_to_load_is_made_mutable_by_a_reset() {
+    let mut cluster = Cluster::new();
+    let mut nodes = [cluster.register("n1", vec![])];
+    let table = table_of(&cluster.create_as(1, spec("t"), true));
+    let reset = Command::ResetTable {
+        table: TableRef::Id(table),
+    };
+    cluster.state.apply(reset);
+    assert_eq!(cluster.table_state(table), TableState::Creating);
+    cluster.serve(table, &mut nodes[0]);
+    assert_eq!(cluster.table_state(table), TableState::Mutable);
+}
+
 /// Rows of a mutable table went with the old process: shown, never served as if empty.
 #[test]
 fn mutable_rows_are_lost_with_their_process_until_reset() {

@@ -226,8 +226,13 @@ pub enum CatalogueRequest {
     },
     /// Node only: maps of all tables with a replica on this node.
     NodeTables { node: NodeId },
-    /// Make a table. `request` makes a retry harmless: a random number of the caller's.
-    CreateTable { request: u64, spec: TableSpec },
+    /// Make a table. `request` makes a retry harmless: a random number of the caller's. With
+    /// `loading` it has no rows until a generation is published.
+    CreateTable {
+        request: u64,
+        spec: TableSpec,
+        loading: bool,
+    },
     /// Remove a table and its rows.
     DropTable { table: TableRef },
     /// Empty a mutable or lost table: a new epoch, no rows.

@@ -36,7 +36,13 @@ pub enum TableState {
     Sealed,
     /// Rows went with their node's memory; nothing is served until import or reset.
     Lost,
+    /// Made without rows, to be loaded: nothing is served until a generation is published.
+    Loading,
 }
+
+/// What to do about a table that is [`TableState::Loading`].
+pub const LOADING_REMEDY: &str =
+    "nothing is published yet: load it (import --seal), or make it mutable (table reset)";
 
 impl TableState {
     /// Its word in JSON and tables.
@@ -47,6 +53,7 @@ impl TableState {
             Self::Mutable => "mutable",
             Self::Sealed => "sealed",
             Self::Lost => "lost",
+            Self::Loading => "loading",
         }
     }
 }

@@ -367,14 +367,13 @@ impl TableSpec {
             return Err(SchemaError::new("dim", why));
         }
         match self.kind {
-            TableKind::Dense { rows: 0 } => Err(SchemaError::new("rows", "it must be at least 1")),
             TableKind::Dense { rows } if rows > DENSE_ROWS_MAX => {
                 let why = format!("{rows} is over the limit of {DENSE_ROWS_MAX}");
                 Err(SchemaError::new("rows", why))
             }
             TableKind::Dense { rows } if self.padding_key.is_some_and(|key| key >= rows) => {
                 let key = self.padding_key.unwrap_or_default();
-                let why = format!("{key} is no row: the table has rows 0 to {}", rows - 1);
+                let why = format!("{key} is no row: the table has {rows} of them, from 0 on");
                 Err(SchemaError::new("padding-key", why))
             }
             _ => Ok(()),

@@ -7,7 +7,9 @@ use mneme_client::{LoadAt, LoadRows, PullOptions};
 use mneme_proto::ids::TableGeneration;
 use mneme_tests::dev::Dev;
 use mneme_tests::files::{f32_bytes, write_npy};
+use mneme_tests::limits::SOON;
 use mneme_tests::rows::{Rows, dense, sgd};
+use mneme_tests::{Mneme, wait_until};
 
 const ROWS: u64 = 20_000;
 const DIM: usize = 8;
@@ -142,4 +144,50 @@ fn by_the_command_line() {
     mneme.ok(&["table", "rollback", "t"]);
     assert_eq!(value(), 2.0);
     mneme.refused(2, &["import", "t", &two, "--no-publish"], &["--seal"]);
+}
+
+/// A table that an import makes to seal holds its rows once, serves nothing before it is published
+/// and says so, over a restart too.
+#[test]
+fn a_table_made_to_be_loaded() {
+    let mut dev = Dev::start_with(&["--nodes", "2", "--memory", "dram:96MiB"]);
+    let mneme = dev.mneme();
+    // 80 MiB: twice that is more than the nodes have.
+    let (rows, dim) = (20 << 10, 1 << 10);
+    let path = dev.data().join("rows.npy");
+    write_npy(
+        &path,
+        "<f4",
+        &[rows, dim],
+        &f32_bytes(&vec![3.0; rows * dim]),
+    );
+    let file = path.to_str().expect("UTF-8");
+    mneme.ok(&["import", "t", file, "--create", "--seal", "--no-publish"]);
+    let state = |mneme: &Mneme| mneme.json(&["table", "list"])["tables"][0]["state"].clone();
+    assert_eq!(state(&mneme), "loading");
+    let why = ["'t' is loading", "table reset"];
+    mneme.refused(1, &["pull", "t", "--keys", "9"], &why);
+    let row = serde_json::to_string(&[vec![1.0; dim]]).expect("JSON");
+    let push = ["push", "t", "--mode", "assign", "--keys", "9", "--values"];
+    mneme.refused(1, &[&push[..], &[&row]].concat(), &why);
+    mneme.ok(&["table", "publish", "t"]);
+    assert_eq!(state(&mneme), "sealed");
+    let pulled = mneme.json(&["pull", "t", "--keys", "20479"]);
+    assert_eq!(pulled["rows"][0]["values"][dim - 1], 3.0);
+
+    mneme.ok(&["table", "drop", "t"]);
+    wait_until(SOON, "the memory of a dropped table to be free", || {
+        let nodes = mneme.json(&["status"])["nodes"].clone();
+        let mut nodes = nodes.as_array().expect("nodes").iter();
+        nodes.all(|node| node["pools"][0]["used_bytes"] == 0)
+    });
+    mneme.ok(&["import", "t", file, "--create", "--seal", "--no-publish"]);
+    dev.stop();
+    dev.restart();
+    let mneme = dev.mneme();
+    assert_eq!(state(&mneme), "loading");
+    mneme.ok(&["table", "reset", "t"]);
+    assert_eq!(state(&mneme), "mutable");
+    let pulled = mneme.json(&["pull", "t", "--keys", "20479"]);
+    assert_eq!(pulled["rows"][0]["values"][dim - 1], 0.0);
 }

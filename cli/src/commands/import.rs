@@ -306,7 +306,7 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
         Some(found) => {
             source.fits(args, &found.spec)?;
             has_room(client, &source, found.spec.clone(), args)?;
-            if found.state == TableState::Lost && !args.seal {
+            if matches!(found.state, TableState::Lost | TableState::Loading) && !args.seal {
                 // What is lost is gone; assigning rows needs a table that takes pushes.
                 client.reset_table(&args.name)?
             } else {
@@ -318,7 +318,11 @@ pub fn import(args: &ImportArgs, session: &Session, client: &Client) -> anyhow::
             spec.validate()
                 .with_context(|| args.file.display().to_string())?;
             has_room(client, &source, spec.clone(), args)?;
-            client.create_table(spec)?
+            if args.seal {
+                client.create_table_to_load(spec)?
+            } else {
+                client.create_table(spec)?
+            }
         }
     };
     let done = store(args, session, &mut source, &table);

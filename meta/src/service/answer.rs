@@ -95,7 +95,11 @@ impl Member {
                 count,
             } => self.take_generations(node, incarnation, count).await,
             Ask::NodeTables { node } => self.node_tables(node).await,
-            Ask::CreateTable { request, spec } => self.create_table(peer, request, spec).await,
+            Ask::CreateTable {
+                request,
+                spec,
+                loading,
+            } => self.create_table(peer, request, spec, loading).await,
             Ask::DropTable { table } => self.done(Command::DropTable { table }).await,
             Ask::ResetTable { table } => {
                 let command = Command::ResetTable { table };
@@ -114,11 +118,7 @@ impl Member {
                 };
                 self.done(command).await
             }
-            Ask::ListTables => {
-                let shown = |table: &TableRecord| access::may_read(peer, table);
-                let tables = self.view.read(|state| state.summaries(shown));
-                Ok(CatalogueResponse::Tables(tables))
-            }
+            Ask::ListTables => Ok(self.list_tables(peer)),
             Ask::SetTable { table, options } => {
                 self.done(Command::SetTable { table, options }).await
             }
@@ -133,6 +133,11 @@ impl Member {
             } => self.grant(table, principal, level).await,
             Ask::Grants { table } => self.grants(&table).await,
         }
+    }
+
+    fn list_tables(&self, peer: &Principal) -> CatalogueResponse {
+        let shown = |table: &TableRecord| access::may_read(peer, table);
+        CatalogueResponse::Tables(self.view.read(|state| state.summaries(shown)))
     }
 
     fn hello(&self) -> Answer {
@@ -188,7 +193,13 @@ impl Member {
     }
 
     /// The nodes that may take shards are the leader's to know, so they travel in the command.
-    async fn create_table(&self, peer: &Principal, request: u64, spec: TableSpec) -> Answer {
+    async fn create_table(
+        &self,
+        peer: &Principal,
+        request: u64,
+        spec: TableSpec,
+        loading: bool,
+    ) -> Answer {
         let candidates = {
             let (liveness, now) = self.liveness();
             self.view.read(|state| liveness.candidates(state, now))
@@ -197,6 +208,7 @@ impl Member {
             creator: (peer.role == Role::Client).then(|| peer.name.clone()),
             request,
             spec,
+            loading,
             candidates,
         };
         self.until_served(peer, command, true).await

@@ -191,6 +191,7 @@ impl Probe for Member {
             TableState::Mutable,
             TableState::Sealed,
             TableState::Lost,
+            TableState::Loading,
         ];
         let (liveness, now) = self.liveness();
         let (revision, alive, nodes, tables) = self.view.read(|state| {

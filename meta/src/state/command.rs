@@ -62,6 +62,8 @@ pub enum Command {
         /// What the table is.
         #[serde(with = "stored_spec")]
         spec: TableSpec,
+        /// Whether it has no rows until a generation is published.
+        loading: bool,
         /// Where its shards may go.
         candidates: Vec<Candidate>,
     },

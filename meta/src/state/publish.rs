@@ -140,6 +140,7 @@ impl TableRecord {
         let whole = self.state() == TableState::Sealed;
         self.previous = if whole { self.generation } else { MUTABLE };
         self.generation = generation;
+        self.loading = false;
         self.loads.remove(&generation);
         let (previous, loads) = (self.previous, self.loads.clone());
         for ((shard, node), sealed) in named {

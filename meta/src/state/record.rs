@@ -72,6 +72,8 @@ pub struct TableRecord {
     pub spec: TableSpec,
     /// Every shard of the mutable table has served once since creation or reset.
     pub made: bool,
+    /// Made without rows: it serves nothing until a generation is published, or it is reset.
+    pub loading: bool,
     /// The published generation; 0 while mutable.
     pub generation: TableGeneration,
     /// The generation before, if all of it is still held; else 0.
@@ -118,6 +120,8 @@ impl TableRecord {
             TableState::Lost
         } else if self.generation != MUTABLE {
             TableState::Sealed
+        } else if self.loading {
+            TableState::Loading
         } else if self.made {
             TableState::Mutable
         } else {

@@ -69,7 +69,8 @@ impl TableRecord {
         let Some(shard) = self.shards.get_mut(report.shard.shard.0 as usize) else {
             return Effect::None;
         };
-        if shard.epoch != report.epoch {
+        let out_of_date = shard.epoch != report.epoch;
+        if out_of_date || (self.loading && generation == MUTABLE) {
             return Effect::None;
         }
         let Some(replica) = shard.replica_mut(node) else {

@@ -23,6 +23,7 @@ impl State {
         creator: Option<String>,
         request: u64,
         mut spec: TableSpec,
+        loading: bool,
         candidates: &[Candidate],
     ) -> Result<Outcome, Refusal> {
         let made = |c: &&Creation| c.request == request && c.creator == creator;
@@ -64,6 +65,7 @@ impl State {
                 id,
                 spec,
                 made: false,
+                loading,
                 generation: MUTABLE,
                 previous: MUTABLE,
                 allocated: MUTABLE,
@@ -171,7 +173,8 @@ impl State {
         }
         self.advance();
         let record = self.tables.get_mut(&id).expect("it was found above");
-        (record.made, record.generation, record.previous) = (false, MUTABLE, MUTABLE);
+        (record.made, record.loading) = (false, false);
+        (record.generation, record.previous) = (MUTABLE, MUTABLE);
         record.loads.clear();
         for shard in &mut record.shards {
             shard.epoch.0 += 1;

@@ -229,6 +229,7 @@ pub fn catalogue_requests() -> Vec<CatalogueRequest> {
         CatalogueRequest::CreateTable {
             request: 11,
             spec: spec(),
+            loading: true,
         },
         CatalogueRequest::DropTable { table: by_name() },
         CatalogueRequest::ResetTable {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mneme_proto::control::{CatalogueRequest, CatalogueResponse, ShardReport, ShardStatus};
 use mneme_proto::ids::{ShardIndex, TableGeneration, TableId};
-use mneme_proto::map::{ShardEntry, TableMap};
+use mneme_proto::map::{ShardEntry, TableMap, TableState};
 use mneme_proto::refusal::Refusal;
 use tokio::task::block_in_place;
 
@@ -54,6 +54,7 @@ impl Node {
             rules,
             grants: Arc::new(Grants::new(&map.grants)),
             generation: map.generation,
+            loading: map.state == TableState::Loading,
             previous: map.previous,
             places,
             sealed: BTreeMap::new(),
@@ -126,10 +127,10 @@ impl Node {
             held.recorded = true;
         }
         let mut failures = Failures::new();
-        if table.is_sealed() {
-            self.drop_mutable(table, held)?;
-        } else {
+        if table.is_mutable() {
             self.make_mutable(table, held, &mut names, &mut failures)?;
+        } else {
+            self.drop_mutable(table, held)?;
         }
         self.load_sealed(table, held, &mut names, &mut failures);
         self.drop_superseded(table, held);
@@ -314,7 +315,7 @@ impl Node {
             .reported
             .iter()
             .any(|r| matches!(r.status, ShardStatus::Failed(_)));
-        if table.is_sealed() || has_failures {
+        if !table.is_mutable() || has_failures {
             return Ok(());
         }
         self.report(table, &mut held, &Failures::new()).await
@@ -376,10 +377,10 @@ pub(super) fn unexpected(answer: &CatalogueResponse) -> Refusal {
 /// Names that making and loading may take: two for each shard, one for each file.
 fn names_needed(table: &Table, held: &HeldTable) -> u64 {
     let shards = table.places.iter().filter(|place| place.mine).count();
-    let mutable = if table.is_sealed() {
-        0
-    } else {
+    let mutable = if table.is_mutable() {
         shards - held.mutable.len().min(shards)
+    } else {
+        0
     };
     let replaced = held.mutable.iter().filter(|(shard, mutable)| {
         table

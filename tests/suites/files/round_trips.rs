@@ -136,7 +136,7 @@ fn planes_through_every_format_with_names() {
         .refused(1, &["export", "t", &npy], &["one dtype"]);
 }
 
-/// An empty hashed table keeps its shape through every format; B086: no rows is a number of rows.
+/// A table without rows keeps its shape through every format; B086: no rows is a number of rows.
 #[test]
 fn tables_without_rows() {
     let site = Site::start();
@@ -153,6 +153,26 @@ fn tables_without_rows() {
         &["--create", "--seal"],
     );
     assert_eq!(read_safetensors(&site.path("out.safetensors")), tensors);
+}
+
+/// The same of dense tables, sealed and mutable: what they lack is rows, not a place.
+#[test]
+fn dense_tables_without_rows() {
+    let site = Site::start();
+    let tensors = [tensor("values", "F32", &[0, 16], Vec::new())];
+    write_safetensors(&site.path("in.safetensors"), &tensors);
+    let formats = ["npy", "npz", "parquet", "safetensors"];
+    for words in [&["--create", "--seal"][..], &["--create"]] {
+        chain(&site, &site.text("in.safetensors"), &formats, words);
+        assert_eq!(read_safetensors(&site.path("out.safetensors")), tensors);
+    }
+    site.mneme
+        .ok(&["import", "t", &site.text("out.npy"), "--create"]);
+    let described = site.mneme.json(&["table", "describe", "t"]);
+    assert_eq!(described["rows"], 0);
+    let none = ["row 0 is out of range", "has 0 rows"];
+    site.mneme.refused(1, &["pull", "t", "--keys", "0"], &none);
+    site.mneme.refused(1, &["bench", "pull", "t"], &["no rows"]);
 }
 
 /// Exports name what they wrote; one row is not "1 rows".

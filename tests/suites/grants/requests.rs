@@ -79,6 +79,7 @@ every!(catalogue_requests(of: &Target) -> CatalogueRequest {
     CatalogueRequest::CreateTable { .. } => CatalogueRequest::CreateTable {
         request: 77,
         spec: of.spec.clone(),
+        loading: false,
     },
     CatalogueRequest::DropTable { .. } => CatalogueRequest::DropTable { table: of.table.clone() },
     CatalogueRequest::ResetTable { .. } => CatalogueRequest::ResetTable { table: of.table.clone() },

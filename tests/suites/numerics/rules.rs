@@ -240,7 +240,7 @@ fn bad_options_are_refused_by_name() {
         .expect_err("refused")
         .to_string();
     assert!(
-        error.contains("padding-key: 4") && error.contains("0 to 3"),
+        error.contains("padding-key: 4") && error.contains("4 of them, from 0 on"),
         "{error}"
     );
 }

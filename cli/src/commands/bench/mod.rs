@@ -134,6 +134,7 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<()> {
     let (client, table) = session.table(&load.name)?;
     let spec = table.spec();
     let space = match spec.kind {
+        TableKind::Dense { rows: 0 } => bail!("table '{}' has no rows to measure with", load.name),
         TableKind::Dense { rows } => KeySpace::Below(rows),
         TableKind::Hashed => {
             let mut keys = Vec::new();

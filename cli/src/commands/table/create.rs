@@ -115,6 +115,8 @@ impl CreateArgs {
     /// The table that these arguments describe, in the client's tenant.
     fn spec(&self, tenant: &str) -> anyhow::Result<TableSpec> {
         let kind = match (self.kind, self.rows) {
+            // An import of no rows makes such a table; by hand it is a slip.
+            (Kind::Dense, Some(0)) => bail!("rows: it must be at least 1"),
             (Kind::Dense, Some(rows)) => TableKind::Dense { rows },
             (Kind::Dense, None) => bail!("--rows is missing: a dense table has a fixed number"),
             (Kind::Hashed, Some(_)) if !self.dry_run => {
@@ -284,7 +286,7 @@ mod tests {
             ),
             (
                 "t --kind dense --rows 4 --dtype f32 --dim 1 --padding-key 4",
-                "padding-key: 4 is no row: the table has rows 0 to 3",
+                "padding-key: 4 is no row: the table has 4 of them, from 0 on",
             ),
             (
                 "t --kind hashed --dtype f16 --dim 1 --init constant:70000",
