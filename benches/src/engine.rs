@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, ensure};
 use mneme_memory::{
     MutableKind, MutableReader, MutableSpec, MutableWriter, Pool, PoolSpec, SealedBuilder,
-    SealedShard, SealedSpec,
+    SealedShard, SealedSpec, Slot,
 };
 use mneme_proto::frame::{PushMode, PushPart};
 use mneme_proto::ids::{
@@ -22,12 +22,14 @@ use zerocopy::little_endian::U64;
 use crate::report::{Figure, measure};
 use crate::workload::{Keys, fill_row, is_row};
 
-const TABLE: TableId = TableId(1);
+/// The table of all shards here.
+pub const TABLE: TableId = TableId(1);
 const SHARD: ShardId = ShardId {
     table: TABLE,
     shard: ShardIndex(0),
 };
-const EPOCH: Epoch = Epoch(1);
+/// The epoch of all shards here.
+pub const EPOCH: Epoch = Epoch(1);
 
 /// A pool that holds `bytes` of rows twice over.
 fn pool(bytes: u64) -> Result<Arc<Pool>> {
@@ -150,13 +152,12 @@ fn pull(
     Ok(figure)
 }
 
-/// Times gradient pushes of `batch` distinct keys through the shard's core: order, optimizer,
-/// apply, on a hashed f32 table of `rows` rows that are all there.
+/// A hashed table of `dim` f32 in one shard.
 ///
 /// # Errors
-/// When a push is refused.
-pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) -> Result<Figure> {
-    let spec = TableSpec {
+/// When there is no such optimizer.
+pub fn spec(optimizer: &str, dim: u32) -> Result<TableSpec> {
+    Ok(TableSpec {
         shards: 1,
         optimizer: Optimizer::from_options(optimizer, &[])?,
         tenant: "default".into(),
@@ -165,59 +166,112 @@ pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) ->
             TableKind::Hashed,
             RowSchema::single(Dtype::F32, dim),
         )
-    };
-    let (row_bytes, state_bytes) = (spec.row_bytes(), spec.state_bytes());
-    let bytes = rows * u64::from(row_bytes + state_bytes);
-    let kind = mutable_spec(MutableKind::Hashed, row_bytes, state_bytes);
-    let (mut writer, _) = mneme_memory::mutable::create(&pool(bytes)?, &kind)?;
-    let (row, state) = (vec![0; row_bytes as usize], vec![0; state_bytes as usize]);
-    for key in 0..rows {
-        writer.insert(key, &row, &state)?;
-    }
-    let mut shard = Shard::new(Arc::new(TableRules::new(TABLE, &spec)), 0, EPOCH, writer);
-    let session = shard.open_session(EPOCH, 0)?;
-    push_batches(&mut shard, session, rows, dim, batch, seconds)
+    })
 }
 
-fn push_batches(
-    shard: &mut Shard<MutableWriter>,
+/// An empty shard of `spec`, in a pool with room for `rows` rows twice over.
+///
+/// # Errors
+/// When the machine has no memory for it.
+pub fn empty(spec: &TableSpec, rows: u64) -> Result<MutableWriter> {
+    let (row_bytes, state_bytes) = (spec.row_bytes(), spec.state_bytes());
+    let pool = pool(rows * u64::from(row_bytes + state_bytes))?;
+    let made = mutable_spec(MutableKind::Hashed, row_bytes, state_bytes);
+    Ok(mneme_memory::mutable::create(&pool, &made)?.0)
+}
+
+/// One session that pushes to a shard's core: order, optimizer, apply.
+#[derive(Debug)]
+pub struct Pusher {
+    shard: Shard<MutableWriter>,
     session: SessionId,
-    rows: u64,
-    dim: u32,
-    batch: usize,
-    seconds: f64,
-) -> Result<Figure> {
-    let gradients = vec![0.01f32; batch * dim as usize];
-    let mut keys = Keys::new(rows / batch as u64, 7);
-    let mut start = [0];
-    let mut batch_keys = vec![U64::ZERO; batch];
-    let mut effects = Effects::default();
-    let mut sequence = 0;
-    measure(batch, seconds, || {
-        // Random rows, ascending and distinct as the client sends them: one of each stretch.
-        keys.fill(&mut start);
-        for (i, key) in batch_keys.iter_mut().enumerate() {
-            *key = U64::new(i as u64 * (rows / batch as u64) + start[0]);
-        }
-        sequence += 1;
+    sequence: u64,
+    effects: Effects<Slot>,
+    keys: Vec<U64>,
+}
+
+impl Pusher {
+    /// Opens the session.
+    ///
+    /// # Errors
+    /// When the shard refuses it.
+    pub fn new(mut shard: Shard<MutableWriter>) -> Result<Self> {
+        let session = shard.open_session(EPOCH, 0)?;
+        Ok(Self {
+            shard,
+            session,
+            sequence: 0,
+            effects: Effects::default(),
+            keys: Vec::new(),
+        })
+    }
+
+    /// The rows behind the shard.
+    #[must_use]
+    pub fn rows(&self) -> &MutableWriter {
+        self.shard.rows()
+    }
+
+    /// Goes on with the growth of the index by `steps` steps; false when it is over.
+    ///
+    /// # Errors
+    /// When the machine has no memory for it.
+    pub fn settle(&mut self, steps: u32) -> Result<bool> {
+        Ok(self.shard.settle_index(steps)?)
+    }
+
+    /// Pushes `keys`, ascending and distinct as the client sends them.
+    ///
+    /// # Errors
+    /// When the push is refused.
+    pub fn push(&mut self, mode: PushMode, keys: &[u64], payload: &[u8]) -> Result<()> {
+        self.sequence += 1;
+        self.keys.clear();
+        self.keys.extend(keys.iter().map(|key| U64::new(*key)));
         let part = PushPart {
             shard: 0.into(),
-            keys: (batch as u32).into(),
+            keys: (keys.len() as u32).into(),
             epoch: EPOCH.0.into(),
-            session: session.0.into(),
-            sequence: sequence.into(),
+            session: self.session.0.into(),
+            sequence: self.sequence.into(),
         };
-        let payload = gradients.as_bytes();
         let data = PartData {
-            mode: PushMode::Gradient,
-            keys: &batch_keys,
+            mode,
+            keys: &self.keys,
             payload,
             step: 0,
         };
-        let outcome = shard
-            .push(&part, Ok(()), data, 0, &mut effects)
-            .map_err(|r| anyhow!(r))?;
-        std::hint::black_box(outcome);
-        anyhow::Ok(())
+        let pushed = self.shard.push(&part, Ok(()), data, 0, &mut self.effects);
+        std::hint::black_box(pushed.map_err(|refusal| anyhow!(refusal))?);
+        Ok(())
+    }
+}
+
+/// Times gradient pushes of `batch` distinct keys through the shard's core: order, optimizer,
+/// apply, on a hashed f32 table of `rows` rows that are all there.
+///
+/// # Errors
+/// When a push is refused.
+pub fn push(optimizer: &str, rows: u64, dim: u32, batch: usize, seconds: f64) -> Result<Figure> {
+    let spec = spec(optimizer, dim)?;
+    let mut writer = empty(&spec, rows)?;
+    let row = vec![0; spec.row_bytes() as usize];
+    let state = vec![0; spec.state_bytes() as usize];
+    for key in 0..rows {
+        writer.insert(key, &row, &state)?;
+    }
+    let rules = Arc::new(TableRules::new(TABLE, &spec));
+    let mut pusher = Pusher::new(Shard::new(rules, 0, EPOCH, writer))?;
+    let gradients = vec![0.01f32; batch * dim as usize];
+    let mut draws = Keys::new(rows / batch as u64, 7);
+    let mut start = [0];
+    let mut keys = vec![0; batch];
+    measure(batch, seconds, || {
+        // Random rows: one of each stretch.
+        draws.fill(&mut start);
+        for (i, key) in keys.iter_mut().enumerate() {
+            *key = i as u64 * (rows / batch as u64) + start[0];
+        }
+        pusher.push(PushMode::Gradient, &keys, gradients.as_bytes())
     })
 }

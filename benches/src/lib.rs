@@ -9,6 +9,7 @@
 pub mod bare_gather;
 pub mod bare_quinn;
 pub mod engine;
+pub mod growth;
 pub mod limits;
 pub mod mneme;
 pub mod redis;

@@ -46,6 +46,9 @@ pub const LOAD_IDLE: Duration = Duration::from_secs(120);
 /// a millisecond.
 pub const ROWS_PER_COPY: usize = 1024;
 
+/// Steps of an index's growth at a time in an idle moment: a push waits for no more.
+pub const INDEX_STEPS_AT_ONCE: u32 = 16;
+
 /// Loads under way on one node.
 pub const LOADS_MAX: usize = 64;
 

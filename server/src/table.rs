@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use mneme_memory::{MutableReader, MutableWriter, SealedShard};
 use mneme_proto::ids::{Epoch, Generation, ShardIndex, TableGeneration, TableId};
+use mneme_proto::map::{LOADING_REMEDY, TableState};
 use mneme_proto::refusal::Refusal;
 use mneme_proto::schema::TableSpec;
 use rustc_hash::FxHashMap;
@@ -96,6 +97,8 @@ pub struct Table {
     pub grants: Arc<Grants>,
     /// The published generation; 0 while mutable.
     pub generation: TableGeneration,
+    /// Whether it has no rows until a generation is published.
+    pub loading: bool,
     /// The generation before, which is kept.
     pub previous: TableGeneration,
     /// One per shard.
@@ -120,6 +123,12 @@ impl Table {
         self.generation.0 != 0
     }
 
+    /// Whether its rows can be changed: it is neither sealed nor waiting for its first generation.
+    #[must_use]
+    pub fn is_mutable(&self) -> bool {
+        !self.is_sealed() && !self.loading
+    }
+
     /// Whether a request that names this generation comes from a newer map than the node's.
     #[must_use]
     pub fn knows_generation(&self, asked: TableGeneration) -> bool {
@@ -139,7 +148,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Refusal::GenerationGone`], [`Refusal::NotServed`], [`Refusal::WrongEpoch`],
-    /// [`Refusal::TableLost`].
+    /// [`Refusal::TableLost`]; [`Refusal::TableState`] while nothing is published.
     pub fn source(
         &self,
         asked: TableGeneration,
@@ -147,6 +156,7 @@ impl Table {
         epoch: Epoch,
     ) -> Result<Source<'_>, Refusal> {
         if asked.0 == 0 && !self.is_sealed() {
+            self.check_mutable()?;
             return self.mutable(shard, epoch).map(Source::Mutable);
         }
         let current = self.generation;
@@ -190,18 +200,23 @@ impl Table {
             })
     }
 
-    /// Refuses pushes to a sealed table.
+    /// Refuses pushes to a table that is sealed, or waits for its first generation.
     ///
     /// # Errors
     /// [`Refusal::TableState`].
     pub fn check_mutable(&self) -> Result<(), Refusal> {
-        if !self.is_sealed() {
+        let (state, remedy) = if self.is_sealed() {
+            let remedy = "its rows never change; import a new version of them";
+            (TableState::Sealed, remedy)
+        } else if self.loading {
+            (TableState::Loading, LOADING_REMEDY)
+        } else {
             return Ok(());
-        }
+        };
         Err(Refusal::TableState {
             table: self.spec.name.clone(),
-            state: "sealed".into(),
-            remedy: "its rows never change; import a new version of them".into(),
+            state: state.word().into(),
+            remedy: remedy.into(),
         })
     }
 

@@ -169,6 +169,7 @@ pub fn table(id: u64, spec: TableSpec) -> Table {
         spec: Arc::new(spec),
         rules: Arc::clone(&rules),
         generation: TableGeneration(0),
+        loading: false,
         previous: TableGeneration(0),
         sealed: BTreeMap::new(),
     }

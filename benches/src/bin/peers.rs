@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use mneme_benches::report::Table;
-use mneme_benches::{bare_gather, bare_quinn, engine, mneme, redis};
+use mneme_benches::{bare_gather, bare_quinn, engine, growth, mneme, redis};
 
 /// For all clients alike; the one of the `mneme` binary.
 #[global_allocator]
@@ -44,7 +44,14 @@ enum Part {
     Pull,
     /// Pushes by `quic`, against redis MSET.
     Push,
+    /// A table that grows from nothing under readers; only when asked for.
+    Growth,
 }
+
+/// Keys of the table that grows.
+const GROWTH_ROWS: u64 = 5_000_000;
+/// Threads that read it meanwhile.
+const GROWTH_READERS: usize = 4;
 
 /// Elements of a pushed row.
 const PUSH_DIM: u32 = 64;
@@ -62,6 +69,9 @@ fn main() -> Result<()> {
     }
     if options.only.contains(&Part::Push) {
         push_figures(&options, &mut table)?;
+    }
+    if options.only.contains(&Part::Growth) {
+        growth_figures()?;
     }
     println!(
         "{}",
@@ -106,6 +116,31 @@ fn engine_figures(options: &Options, table: &mut Table) -> Result<()> {
         let name = format!("engine push {optimizer} f32 x {PUSH_DIM} x 1024");
         let figure = engine::push(optimizer, PUSH_ROWS, PUSH_DIM, 1024, options.seconds)?;
         table.add(&name, "mneme", figure);
+    }
+    Ok(())
+}
+
+/// A table from nothing to its full size, then half of it replaced.
+fn growth_figures() -> Result<()> {
+    println!(
+        "| step | rows | M rows/s | push p50 us | p99.9 us | longest us | M reads | bytes | x plan \
+         | B per key over row and state |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for step in growth::run(GROWTH_ROWS, PUSH_DIM, GROWTH_READERS)? {
+        println!(
+            "| {} | {} | {:.3} | {} | {} | {} | {:.1} | {} | {:.3} | {:.1} |",
+            step.name,
+            step.rows,
+            step.rows_per_s / 1e6,
+            step.p50.as_micros(),
+            step.p999.as_micros(),
+            step.longest.as_micros(),
+            step.reads as f64 / 1e6,
+            step.bytes,
+            step.bytes as f64 / step.planned as f64,
+            step.overhead
+        );
     }
     Ok(())
 }

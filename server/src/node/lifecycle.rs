@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+use mneme_memory::PoolError;
 use mneme_net::catalogue::{CatalogueError, CatalogueLink};
 use mneme_proto::codec;
 use mneme_proto::control::{
@@ -12,6 +13,7 @@ use mneme_proto::ids::{ClusterId, Generation, Incarnation, NodeId, Revision, Tab
 use mneme_proto::map::{TableMap, Tier};
 use mneme_proto::refusal::Refusal;
 use rustc_hash::FxHashSet;
+use tokio::task::block_in_place;
 use tokio::time::MissedTickBehavior;
 
 use super::descriptor::Names;
@@ -19,8 +21,8 @@ use super::reconcile::unexpected;
 use super::{Node, NodeError, internal};
 use crate::clock::now_ms;
 use crate::limits::{
-    CATALOGUE_DEADLINE, GENERATIONS_PER_BLOCK, HEARTBEAT_INTERVAL, NODE_LEASE_HELD,
-    REFRESH_INTERVAL, REGISTER_DEADLINE, RETRY_PAUSE, TICK_INTERVAL, WATCH_WAIT,
+    CATALOGUE_DEADLINE, GENERATIONS_PER_BLOCK, HEARTBEAT_INTERVAL, INDEX_STEPS_AT_ONCE,
+    NODE_LEASE_HELD, REFRESH_INTERVAL, REGISTER_DEADLINE, RETRY_PAUSE, TICK_INTERVAL, WATCH_WAIT,
 };
 use crate::table::Table;
 
@@ -335,10 +337,25 @@ impl Node {
             tick.tick().await;
             self.forget_idle_loads().await;
             for table in self.engine.tables.all() {
+                settle_indexes(&table);
                 if let Err(refusal) = self.report_figures(&table).await {
                     tracing::debug!(table = %table.spec.name, %refusal, "figures not reported");
                 }
             }
+        }
+    }
+}
+
+/// Ends the growth of indexes whose last push is over: two of them would stand until the next.
+fn settle_indexes(table: &Table) {
+    for (shard, mutable) in table.shards() {
+        let settled = block_in_place(|| {
+            while mutable.core().settle_index(INDEX_STEPS_AT_ONCE)? {}
+            Ok::<_, PoolError>(())
+        });
+        if let Err(error) = settled {
+            let table = &table.spec.name;
+            tracing::warn!(%table, %shard, %error, "an index could not end its growth");
         }
     }
 }

@@ -3,7 +3,19 @@
 use mneme_memory::{MutableWriter, PoolError, Slot};
 use mneme_proto::refusal::Refusal;
 
+use super::Shard;
 use super::rows::Rows;
+
+impl Shard<MutableWriter> {
+    /// Goes on with the growth of the index by `steps` bounded steps; false when there is none
+    /// left. Nothing that a reader or a push sees changes, so it is no entry.
+    ///
+    /// # Errors
+    /// [`PoolError::System`]; growth stands where it was.
+    pub fn settle_index(&mut self, steps: u32) -> Result<bool, PoolError> {
+        self.rows.settle(steps)
+    }
+}
 
 impl Rows for MutableWriter {
     type Slot = Slot;
